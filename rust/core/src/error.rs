@@ -1,0 +1,119 @@
+//! Errors as data: a kind and the numbers that belong to it.
+
+use crate::token::TokenId;
+
+/// Why a call on a stream failed. The stream is as it was before the call.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A generated id that the tokenizer cannot map.
+    #[error(
+        "token id {id} at index {index} is unknown to the tokenizer{}; \
+         pass unknown_ids=\"skip\" to give such ids no text",
+        vocab_size.map_or_else(String::new, |size| format!(" (vocab_size {size})"))
+    )]
+    UnknownToken {
+        /// The id.
+        id: TokenId,
+        /// Its place in the call.
+        index: usize,
+        /// Highest id + 1, if the source tells.
+        vocab_size: Option<u64>,
+    },
+    /// A push after `flush`.
+    #[error("the stream was flushed; call reset() before pushing more tokens")]
+    Finished,
+    /// More text than 32-bit anchors can address.
+    #[error(
+        "the text kept by the stream would pass {limit} bytes; take chunks with keep_output=False, or start a new stream"
+    )]
+    TextTooLong {
+        /// The most bytes a stream keeps.
+        limit: usize,
+    },
+    /// A cut inside a character.
+    #[error("cannot cut at byte {at}: it is not a character boundary of the text")]
+    CutInsideCharacter {
+        /// The byte offset asked for.
+        at: usize,
+    },
+    /// A cut before text that a chunk has already carried away.
+    #[error("cannot cut at byte {at}: {handed_out} bytes of the text were already handed out")]
+    CutBeforeHandedOut {
+        /// The byte offset asked for.
+        at: usize,
+        /// Bytes already handed out.
+        handed_out: usize,
+    },
+    /// `output` of a stream that keeps none.
+    #[error("the stream does not keep its output; open it with keep_output=True to read it")]
+    OutputNotKept,
+    /// A range whose ends are in the wrong order.
+    #[error("range {start}..{end} is reversed")]
+    ReversedRange {
+        /// First position.
+        start: u64,
+        /// End, before the start.
+        end: u64,
+    },
+    /// Records that cannot belong to the text.
+    #[error("attribution {index} (token id {token_id}) {problem}")]
+    BadAttribution {
+        /// Index of the record.
+        index: usize,
+        /// Its token.
+        token_id: TokenId,
+        /// What is wrong, in words.
+        problem: &'static str,
+    },
+    /// A call that the source of the tokenizer cannot serve.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The source's own failure (a decode of the window strategy, an encode).
+    #[error("{0}")]
+    Source(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Why a tokenizer could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The file system's own error.
+    #[error("{path}: {error}")]
+    Io {
+        /// What was opened.
+        path: String,
+        /// Why it failed.
+        error: std::io::Error,
+    },
+    /// The content is not what it should be.
+    #[error("{path}: {problem}")]
+    Invalid {
+        /// The file or folder, or a word for data that has no path.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl LoadError {
+    /// Data without a path of its own; [`LoadError::at`] names it later.
+    pub(crate) fn invalid(problem: impl Into<String>) -> Self {
+        Self::Invalid {
+            path: "tokenizer data".into(),
+            problem: problem.into(),
+        }
+    }
+
+    /// The same error, naming the file it came from.
+    #[must_use]
+    pub fn at(self, path: &std::path::Path) -> Self {
+        match self {
+            Self::Invalid { problem, .. } => Self::Invalid {
+                path: path.display().to_string(),
+                problem,
+            },
+            io @ Self::Io { .. } => io,
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The exact decoder: contributions of tokens → settled text and places of tokens.
+//!
+//! Its whole state is a few words, whatever the length of the prompt or of the text so far.
+//! What it has not settled is, in this order: characters that the end of text would take off
+//! (`withheld`), then the beginning of a character (`tail`).
+
+use crate::attribution::Sink;
+use crate::program::{Lead, Program, Repair};
+use crate::table::{Piece, Table, TokenFlags};
+use crate::token::TokenId;
+use crate::utf8::{Utf8Tail, is_incomplete};
+use smallvec::SmallVec;
+
+const REPLACEMENT: &str = "\u{fffd}";
+
+/// State of one text under a [`Program`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExactDecoder {
+    tail: Utf8Tail,
+    /// What [`Lead`] may still take off: a count of characters, or 1 until the first token.
+    lead: u32,
+    /// Whole characters at the end that [`crate::program::Trail`] would take off if no more came.
+    withheld: u32,
+    /// The token before left a blank to the next.
+    owes_blank: bool,
+    /// In the middle of text with nothing pending: a plain token is a copy.
+    copies: bool,
+}
+
+impl ExactDecoder {
+    /// At the start of text.
+    pub(crate) fn new(program: &Program) -> Self {
+        let lead = match program.lead {
+            Lead::Nothing => 0,
+            Lead::FirstToken | Lead::Marker { .. } => 1,
+            Lead::Strip { count, .. } => count,
+        };
+        let mut decoder = Self {
+            tail: Utf8Tail::default(),
+            lead,
+            withheld: 0,
+            owes_blank: false,
+            copies: false,
+        };
+        decoder.update_copies(program);
+        decoder
+    }
+
+    /// Behind text that the start of text no longer reaches.
+    pub(crate) fn in_mid_text(program: &Program) -> Self {
+        let mut decoder = Self::new(program);
+        decoder.lead = 0;
+        decoder.update_copies(program);
+        decoder
+    }
+
+    /// Leaves what is pending to the prompt.
+    pub(crate) fn assign_to_prompt(&mut self) {
+        self.tail.assign_to_prompt();
+    }
+
+    /// Bytes of an unfinished character that generated tokens brought, or that the prompt did.
+    pub(crate) fn incomplete_bytes(&self) -> usize {
+        self.tail.len()
+    }
+
+    /// Whether a token for which [`Table::copied_text`] answers may skip [`Self::push`].
+    #[inline]
+    pub(crate) fn copies(&self) -> bool {
+        self.copies
+    }
+
+    /// A mapped and shown token.
+    pub(crate) fn push(&mut self, table: &Table, id: TokenId, index: usize, sink: &mut impl Sink) {
+        let program = table.program();
+        let piece = self.contribution(table, index);
+        if program.pieces_end_runs && !piece.flags.has(TokenFlags::BYTE) {
+            self.end_run(program, sink);
+        }
+        let blank: &[u8] = if self.owes_blank { b" " } else { b"" };
+        self.owes_blank = piece.flags.has(TokenFlags::LEAVES_BLANK);
+        if blank.is_empty() && piece.bytes.is_empty() {
+            sink.place_zero_width(id);
+        } else {
+            sink.wait(id, self.unsettled_len(program));
+            self.feed(program, blank, &piece, sink);
+        }
+        self.update_copies(program);
+    }
+
+    /// A run of byte pieces that is not UTF-8 as a whole, as the `tokenizers` crate has it.
+    pub(crate) fn push_broken_run(
+        &mut self,
+        program: &Program,
+        bytes: usize,
+        sink: &mut impl Sink,
+    ) {
+        for _ in 0..bytes {
+            self.settle(program, 1, REPLACEMENT, false, sink);
+        }
+        self.update_copies(program);
+    }
+
+    /// Ends the text: what is pending settles or is taken off.
+    pub(crate) fn finish(&mut self, program: &Program, sink: &mut impl Sink) {
+        self.end_run(program, sink);
+        if self.withheld > 0 {
+            sink.discard(self.withheld_len(program), false);
+            self.withheld = 0;
+        }
+    }
+
+    /// The contribution of a token at this point, the start of text considered.
+    fn contribution<'t>(&mut self, table: &'t Table, index: usize) -> Piece<'t> {
+        let piece = table.piece(index);
+        match table.program().lead {
+            Lead::FirstToken if self.lead > 0 => {
+                self.lead = 0;
+                table.first_piece(index)
+            }
+            Lead::Marker { repeat } if self.lead > 0 => {
+                let first = table.first_piece(index);
+                let took_marker = first.bytes.len() < piece.bytes.len();
+                if !first.bytes.is_empty() || (took_marker && !repeat) {
+                    self.lead = 0;
+                }
+                first
+            }
+            _ => piece,
+        }
+    }
+
+    /// Replaces the tail: a run of bytes is over.
+    fn end_run(&mut self, program: &Program, sink: &mut impl Sink) {
+        let tail = std::mem::take(&mut self.tail);
+        if !tail.is_empty() {
+            self.replace(program, tail.bytes(), tail.of_prompt(), false, sink);
+        }
+    }
+
+    fn feed(&mut self, program: &Program, blank: &[u8], piece: &Piece<'_>, sink: &mut impl Sink) {
+        let of_prompt = self.tail.of_prompt();
+        let tail = std::mem::take(&mut self.tail);
+        let joined: SmallVec<[u8; 64]>;
+        let bytes = if tail.is_empty() && blank.is_empty() {
+            piece.bytes
+        } else {
+            let mut parts = SmallVec::from_slice(tail.bytes());
+            parts.extend_from_slice(blank);
+            parts.extend_from_slice(piece.bytes);
+            joined = parts;
+            &joined
+        };
+        let mapped = !program.after_joining.is_empty() && piece.flags.has(TokenFlags::BYTE);
+        let mut at = 0;
+        for chunk in bytes.utf8_chunks() {
+            let (valid, invalid) = (chunk.valid(), chunk.invalid());
+            if !valid.is_empty() {
+                at += valid.len();
+                if mapped {
+                    self.settle_mapped(program, valid, bytes.len() > at, sink);
+                } else {
+                    self.settle(program, valid.len(), valid, bytes.len() > at, sink);
+                }
+            }
+            if invalid.is_empty() {
+                continue;
+            }
+            let start = at;
+            at += invalid.len();
+            let of_prompt = of_prompt.saturating_sub(start);
+            if at == bytes.len() && is_incomplete(invalid) {
+                self.tail = Utf8Tail::new(invalid, of_prompt);
+            } else {
+                self.replace(program, invalid, of_prompt, bytes.len() > at, sink);
+            }
+        }
+    }
+
+    /// Settles U+FFFD for bytes that are no character, or nothing where one is the prompt's.
+    fn replace(
+        &mut self,
+        program: &Program,
+        bytes: &[u8],
+        of_prompt: usize,
+        goes_on: bool,
+        sink: &mut impl Sink,
+    ) {
+        let parts = match program.repair {
+            Repair::MaximalPart => 1,
+            Repair::EachByte => bytes.len(),
+        };
+        for part in 0..parts {
+            let consumed = bytes.len() / parts;
+            if part < of_prompt {
+                // decode(prompt) has this U+FFFD already; it ends what the start of text takes off.
+                self.lead = 0;
+                self.release(program, sink);
+                sink.discard(consumed, goes_on || part + 1 < parts);
+            } else {
+                self.settle(program, consumed, REPLACEMENT, goes_on, sink);
+            }
+        }
+    }
+
+    /// Characters of byte pieces, each replaced as the steps after joining say.
+    fn settle_mapped(
+        &mut self,
+        program: &Program,
+        valid: &str,
+        goes_on: bool,
+        sink: &mut impl Sink,
+    ) {
+        let mut behind = valid.len();
+        for character in valid.chars() {
+            let mut buffer = [0; 4];
+            let consumed = character.len_utf8();
+            behind -= consumed;
+            let goes_on = goes_on || behind > 0;
+            let replaced = program
+                .after_joining
+                .iter()
+                .find(|(from, _)| *from == character);
+            let Some((_, to)) = replaced else {
+                self.settle(
+                    program,
+                    consumed,
+                    character.encode_utf8(&mut buffer),
+                    goes_on,
+                    sink,
+                );
+                continue;
+            };
+            // The bytes become the first character; what else the replacement has follows it.
+            let first = to.chars().next().map_or(0, char::len_utf8);
+            let (first, rest) = to.split_at(first);
+            if first.is_empty() {
+                sink.discard(consumed, goes_on);
+            } else {
+                self.settle(program, consumed, first, goes_on, sink);
+                self.settle(program, 0, rest, goes_on, sink);
+            }
+        }
+    }
+
+    /// Settles `text` in place of `consumed` bytes, less what the ends of text take off.
+    /// `goes_on`: the token at work has more bytes behind.
+    fn settle(
+        &mut self,
+        program: &Program,
+        consumed: usize,
+        text: &str,
+        goes_on: bool,
+        sink: &mut impl Sink,
+    ) {
+        let mut text = text;
+        let mut consumed = consumed;
+        if let Lead::Strip { content, .. } = program.lead {
+            while self.lead > 0 && !text.is_empty() {
+                let Some(rest) = text.strip_prefix(content) else {
+                    self.lead = 0;
+                    break;
+                };
+                let taken = if rest.is_empty() {
+                    consumed
+                } else {
+                    content.len_utf8()
+                };
+                sink.discard(taken, goes_on || !rest.is_empty());
+                self.lead -= 1;
+                consumed -= taken;
+                text = rest;
+            }
+        } else if let Lead::Marker { .. } = program.lead {
+            self.lead = 0;
+        }
+        if text.is_empty() {
+            return;
+        }
+        let Some(trail) = program.trail else {
+            sink.settle(consumed, text);
+            return;
+        };
+        let head = text.trim_end_matches(trail.content);
+        let ending = text.len() - head.len();
+        if !head.is_empty() {
+            self.release(program, sink);
+            sink.settle(consumed - ending, head);
+        }
+        self.withheld += (ending / trail.content.len_utf8()) as u32;
+        while self.withheld > trail.count {
+            self.withheld -= 1;
+            let mut buffer = [0; 4];
+            let character: &str = trail.content.encode_utf8(&mut buffer);
+            sink.settle(character.len(), character);
+        }
+    }
+
+    /// Settles the withheld characters: the text goes on behind them.
+    fn release(&mut self, program: &Program, sink: &mut impl Sink) {
+        if let (Some(trail), 1..) = (program.trail, self.withheld) {
+            let text = trail.content.to_string().repeat(self.withheld as usize);
+            self.withheld = 0;
+            sink.settle(text.len(), &text);
+        }
+    }
+
+    fn withheld_len(&self, program: &Program) -> usize {
+        let width = program.trail.map_or(0, |trail| trail.content.len_utf8());
+        self.withheld as usize * width
+    }
+
+    fn unsettled_len(&self, program: &Program) -> usize {
+        self.withheld_len(program) + self.tail.len()
+    }
+
+    /// Bytes of whole characters that wait for more text.
+    pub(crate) fn withheld_bytes(&self, program: &Program) -> usize {
+        self.withheld_len(program)
+    }
+
+    /// Most bytes of text that what is unsettled can become.
+    pub(crate) fn most_unsettled(&self, program: &Program) -> usize {
+        self.withheld_len(program) + self.tail.len() * REPLACEMENT.len()
+    }
+
+    fn update_copies(&mut self, program: &Program) {
+        self.copies =
+            self.tail.is_empty() && self.lead == 0 && !self.owes_blank && program.trail.is_none();
+    }
+}

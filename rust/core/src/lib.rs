@@ -1,0 +1,33 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod attribution;
+mod compile;
+mod context;
+mod encode;
+mod error;
+mod exact;
+mod program;
+mod saved;
+mod span;
+mod stream;
+mod table;
+mod token;
+mod tokenizer;
+mod utf8;
+mod window;
+
+pub use attribution::{
+    AttributedTextBuffer, Attributions, DecodedText, TokenAnchor, TokenAttribution,
+};
+pub use compile::{from_tokenizer_json, from_tokenizer_json_file};
+pub use context::Prompt;
+pub use encode::Encoder;
+pub use error::{Error, LoadError};
+pub use program::Family;
+pub use span::{MaskRule, Shared, SpanIndex, Unit, mask, offsets, spans};
+pub use stream::{DecodeStream, Pending, StepText, StreamOptions};
+pub use table::{Table, TokenFlags};
+pub use token::{TokenId, UnknownIds};
+pub use tokenizer::{DecodeOptions, Loaded, Tokenizer};
+pub use window::{SAFE_SUFFIX_MAX, SAFE_SUFFIX_MIN, SourceError, WINDOW_LIMIT, WindowSource};

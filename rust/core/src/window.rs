@@ -1,0 +1,224 @@
+//! The window decoder, for sources that cannot be compiled to a table: decode a short window
+//! of ids, take off the known prefix, and call the difference new text.
+//!
+//! It withholds text that ends in U+FFFD, for that may be an unfinished character, but only
+//! while the window is short: then what is there goes out as it is.
+
+use crate::attribution::Sink;
+use crate::context::Prompt;
+use crate::token::TokenId;
+use std::error::Error as StdError;
+
+/// An error of the source itself.
+pub type SourceError = Box<dyn StdError + Send + Sync>;
+
+/// Shortest and longest suffix of the prompt that is tried as context.
+pub const SAFE_SUFFIX_MIN: usize = 4;
+/// See [`SAFE_SUFFIX_MIN`].
+pub const SAFE_SUFFIX_MAX: usize = 6;
+
+/// Most ids a window holds before its text is forced out, and most ids of a prompt that are read.
+pub const WINDOW_LIMIT: usize = 32;
+
+/// Something that decodes whole sequences.
+pub trait WindowSource: Send + Sync {
+    /// The text of `ids`.
+    ///
+    /// # Errors
+    /// The source's own.
+    fn decode(&self, ids: &[TokenId], skip_special_tokens: bool) -> Result<String, SourceError>;
+
+    /// The token's name; `None` if the id is unknown.
+    ///
+    /// # Errors
+    /// The source's own.
+    fn id_to_token(&self, id: TokenId) -> Result<Option<String>, SourceError>;
+
+    /// Whether the token is special.
+    ///
+    /// # Errors
+    /// The source's own.
+    fn is_special(&self, id: TokenId) -> Result<bool, SourceError>;
+
+    /// The id of a token by its name, if the source can tell.
+    ///
+    /// # Errors
+    /// The source's own, or that it cannot tell.
+    fn token_to_id(&self, token: &str) -> Result<Option<TokenId>, SourceError>;
+
+    /// Highest id + 1, if the source can tell.
+    ///
+    /// # Errors
+    /// The source's own, or that it cannot tell.
+    fn vocab_size(&self) -> Result<u64, SourceError>;
+
+    /// Every special id, if the source can tell.
+    ///
+    /// # Errors
+    /// The source's own, or that it cannot tell.
+    fn special_token_ids(&self) -> Result<Vec<TokenId>, SourceError>;
+}
+
+/// State of one text decoded by windows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WindowDecoder {
+    ids: Vec<TokenId>,
+    /// Text of the first `prefix_ids` of `ids`, handed on already.
+    prefix: String,
+    prefix_ids: usize,
+    waiting: usize,
+}
+
+impl WindowDecoder {
+    /// Reads the tail of the prompt: `Err` if an id of it is none, `Ok(Err)` if the source fails.
+    pub(crate) fn seed<E>(
+        source: &dyn WindowSource,
+        skip: bool,
+        prompt: &(impl Prompt<E> + ?Sized),
+    ) -> Result<Result<Self, SourceError>, E> {
+        let start = prompt.len().saturating_sub(WINDOW_LIMIT);
+        let ids = (start..prompt.len())
+            .map(|at| prompt.get(at))
+            .collect::<Result<Vec<_>, E>>()?;
+        Ok(Self::seeded(source, skip, ids))
+    }
+
+    fn seeded(
+        source: &dyn WindowSource,
+        skip: bool,
+        prompt: Vec<TokenId>,
+    ) -> Result<Self, SourceError> {
+        if prompt.is_empty() {
+            return Ok(Self::default());
+        }
+        for len in SAFE_SUFFIX_MIN..=SAFE_SUFFIX_MAX {
+            let Some(suffix) = prompt.len().checked_sub(len).filter(|&start| start > 0) else {
+                break;
+            };
+            let suffix = prompt.get(suffix..).unwrap_or_default().to_vec();
+            let (ids, text) = decode_tolerantly(source, suffix, skip)?;
+            if ids.len() >= SAFE_SUFFIX_MIN && !text.contains('\u{fffd}') {
+                return Ok(Self::behind(ids, text));
+            }
+        }
+        let (ids, text) = decode_tolerantly(source, prompt, skip)?;
+        // Half a character at the end may still be completed; what stands before it is the prompt's.
+        let whole = text.trim_end_matches('\u{fffd}').len();
+        let mut text = text;
+        text.truncate(whole);
+        Ok(Self::behind(ids, text))
+    }
+
+    fn behind(ids: Vec<TokenId>, prefix: String) -> Self {
+        Self {
+            prefix_ids: ids.len(),
+            ids,
+            prefix,
+            waiting: 0,
+        }
+    }
+
+    /// A mapped and shown token. On error nothing has changed.
+    pub(crate) fn push(
+        &mut self,
+        source: &dyn WindowSource,
+        skip: bool,
+        id: TokenId,
+        sink: &mut impl Sink,
+    ) -> Result<(), SourceError> {
+        self.ids.push(id);
+        match self.advance(source, skip) {
+            Ok(text) => {
+                sink.wait(id, self.waiting);
+                self.waiting += 1;
+                self.hand_on(&text, sink);
+                Ok(())
+            }
+            Err(error) => {
+                self.ids.pop();
+                Err(error)
+            }
+        }
+    }
+
+    /// The new text, if any; moves the window on if there is.
+    fn advance(&mut self, source: &dyn WindowSource, skip: bool) -> Result<String, SourceError> {
+        let decoded = source.decode(&self.ids, skip)?;
+        let forced = self.ids.len() - self.prefix_ids >= WINDOW_LIMIT;
+        let grown = decoded.len() > self.prefix.len();
+        if !forced && (!grown || decoded.ends_with('\u{fffd}')) {
+            return Ok(String::new());
+        }
+        let start = decoded.floor_char_boundary(self.prefix.len());
+        let text = if grown {
+            decoded.get(start..).unwrap_or_default()
+        } else {
+            ""
+        };
+        let rest = self.ids.get(self.prefix_ids..).unwrap_or_default().to_vec();
+        self.prefix = source.decode(&rest, skip)?;
+        self.prefix_ids = rest.len();
+        self.ids = rest;
+        Ok(text.to_owned())
+    }
+
+    /// All tokens that waited stand at the start of the text (A10).
+    fn hand_on(&mut self, text: &str, sink: &mut impl Sink) {
+        if text.is_empty() {
+            return;
+        }
+        let first = text.chars().next().map_or(0, char::len_utf8);
+        let (first, rest) = text.split_at(first);
+        sink.settle(self.waiting, first);
+        sink.settle(0, rest);
+        self.waiting = 0;
+    }
+
+    /// What the rest of the window would give if the text ended here.
+    pub(crate) fn rest(
+        &self,
+        source: &dyn WindowSource,
+        skip: bool,
+    ) -> Result<String, SourceError> {
+        if self.waiting == 0 {
+            return Ok(String::new());
+        }
+        let decoded = source.decode(&self.ids, skip)?;
+        let start = decoded.floor_char_boundary(self.prefix.len().min(decoded.len()));
+        Ok(decoded.get(start..).unwrap_or_default().to_owned())
+    }
+
+    /// Ends the text with `rest`, as [`Self::rest`] gave it.
+    pub(crate) fn finish(&mut self, rest: &str, sink: &mut impl Sink) {
+        self.hand_on(rest, sink);
+        sink.discard(self.waiting, false);
+        self.waiting = 0;
+    }
+}
+
+/// Decodes strictly; where the source fails, drops the ids it does not know and tries again.
+fn decode_tolerantly(
+    source: &dyn WindowSource,
+    ids: Vec<TokenId>,
+    skip: bool,
+) -> Result<(Vec<TokenId>, String), SourceError> {
+    let error = match source.decode(&ids, skip) {
+        Ok(text) => return Ok((ids, text)),
+        Err(error) => error,
+    };
+    let mut known = Vec::with_capacity(ids.len());
+    for &id in &ids {
+        if source.id_to_token(id)?.is_some() {
+            known.push(id);
+        }
+    }
+    if known.len() == ids.len() {
+        return Err(error);
+    }
+    let text = if known.is_empty() {
+        String::new()
+    } else {
+        source.decode(&known, skip)?
+    };
+    Ok((known, text))
+}
