@@ -351,10 +351,9 @@ impl AttributedTextBuffer {
         self.waiting = checkpoint.waiting;
     }
 
-    /// The next chunk (A5, A6), or `None` if neither text nor a record may leave while
-    /// `min_bytes` bytes at the end of the text are held back. `keep`: the buffer keeps what it
-    /// hands out.
-    pub fn next_chunk(&mut self, min_bytes: usize, keep: bool) -> Option<DecodedText> {
+    /// Ends of the text and of the records that may leave while `min_bytes` bytes at the end are
+    /// held back (A6); `None` if that is neither text nor a record (A5).
+    fn leaving(&self, min_bytes: usize) -> Option<(usize, usize)> {
         let cut = self.settled.text.len().saturating_sub(min_bytes);
         let cut = self
             .settled
@@ -362,24 +361,44 @@ impl AttributedTextBuffer {
             .floor_char_boundary(cut)
             .max(self.handed_bytes);
         let records = self.settled.leaving(self.handed_records, cut);
-        if cut == self.handed_bytes && records == self.handed_records {
-            return None;
+        (cut != self.handed_bytes || records != self.handed_records).then_some((cut, records))
+    }
+
+    /// The next chunk, or `None` if nothing may leave. `keep`: the buffer keeps what it hands out.
+    pub fn next_chunk(&mut self, min_bytes: usize, keep: bool) -> Option<DecodedText> {
+        let (cut, records) = self.leaving(min_bytes)?;
+        Some(if keep {
+            self.copy_out(cut, records)
+        } else {
+            self.split_off(cut, records)
+        })
+    }
+
+    /// The text of the next chunk alone, its records counted as handed out.
+    pub(crate) fn next_text(&mut self, min_bytes: usize, keep: bool) -> Option<String> {
+        let (cut, records) = self.leaving(min_bytes)?;
+        if !keep {
+            return Some(self.split_off(cut, records).text).filter(|text| !text.is_empty());
         }
-        if keep {
-            return Some(self.copy_out(cut, records));
-        }
+        let text = self
+            .settled
+            .text
+            .get(self.handed_bytes..cut)
+            .unwrap_or_default();
+        let text = (!text.is_empty()).then(|| text.to_owned());
+        self.handed_bytes = cut;
+        self.handed_records = records;
+        text
+    }
+
+    /// The first chunk, no longer kept.
+    fn split_off(&mut self, cut: usize, records: usize) -> DecodedText {
         for token in &mut self.waiting {
             if let Place::Settled(offset) = &mut token.place {
                 *offset -= (cut as u32).min(*offset);
             }
         }
-        Some(self.settled.split_at(cut, records))
-    }
-
-    /// The text of the next chunk alone, its records counted as handed out.
-    pub(crate) fn next_text(&mut self, min_bytes: usize, keep: bool) -> Option<String> {
-        let chunk = self.next_chunk(min_bytes, keep)?;
-        (!chunk.text.is_empty()).then_some(chunk.text)
+        self.settled.split_at(cut, records)
     }
 
     /// Counts everything as handed out; the caller has the text already.
@@ -499,7 +518,11 @@ impl AttributedTextBuffer {
                 Err(position) => token.place = Place::Unsettled(position),
             }
         }
-        self.waiting.drain(..resolved);
+        if resolved == total {
+            self.waiting.clear();
+        } else {
+            self.waiting.drain(..resolved);
+        }
     }
 }
 

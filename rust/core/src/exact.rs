@@ -74,6 +74,9 @@ impl ExactDecoder {
     pub(crate) fn push(&mut self, table: &Table, id: TokenId, index: usize, sink: &mut impl Sink) {
         let program = table.program();
         let piece = self.contribution(table, index);
+        if self.push_fragment(program, id, &piece, sink) {
+            return;
+        }
         if program.pieces_end_runs && !piece.flags.has(TokenFlags::BYTE) {
             self.end_run(program, sink);
         }
@@ -86,6 +89,53 @@ impl ExactDecoder {
             self.feed(program, blank, &piece, sink);
         }
         self.update_copies(program);
+    }
+
+    /// The usual lives of a character in pieces, at little cost: a token that begins one, and one
+    /// that goes on with it or ends it. Says whether it was one of these.
+    #[inline]
+    fn push_fragment(
+        &mut self,
+        program: &Program,
+        id: TokenId,
+        piece: &Piece<'_>,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let simple = self.lead == 0
+            && !self.owes_blank
+            && program.trail.is_none()
+            && program.after_joining.is_empty()
+            && !piece.is_whole();
+        if !simple {
+            return false;
+        }
+        let before = self.tail.len();
+        if before == 0 {
+            if !piece.flags.has(TokenFlags::OPENS_CHAR) {
+                return false;
+            }
+            self.tail = Utf8Tail::new(piece.bytes, 0);
+        } else {
+            let Some(character) = self.tail.joined(piece.bytes) else {
+                return false;
+            };
+            match std::str::from_utf8(character.as_slice()) {
+                Ok(character) => {
+                    sink.wait(id, before);
+                    sink.settle(character.len(), character);
+                    self.tail = Utf8Tail::default();
+                    self.copies = true;
+                    return true;
+                }
+                Err(error) if error.error_len().is_none() => {
+                    self.tail = Utf8Tail::new(character.as_slice(), self.tail.of_prompt());
+                }
+                Err(_) => return false,
+            }
+        }
+        sink.wait(id, before);
+        self.copies = false;
+        true
     }
 
     /// A run of byte pieces that is not UTF-8 as a whole, as the `tokenizers` crate has it.

@@ -20,7 +20,10 @@ mod window;
 pub use attribution::{
     AttributedTextBuffer, Attributions, DecodedText, TokenAnchor, TokenAttribution,
 };
-pub use compile::{from_tokenizer_json, from_tokenizer_json_file};
+pub use compile::{
+    from_ranks, from_sentencepiece, from_tekken_json, from_tiktoken, from_tiktoken_file,
+    from_token_bytes, from_tokenizer_json, from_tokenizer_json_file, load_path,
+};
 pub use context::Prompt;
 pub use encode::Encoder;
 pub use error::{Error, LoadError};

@@ -81,7 +81,7 @@ pub(crate) fn touch_ends(decoded: &DecodedText) -> Vec<usize> {
 
 /// Half-open byte ranges, one per record; zero-width tokens have an empty one at their place.
 #[must_use]
-pub fn byte_spans(decoded: &DecodedText, shared: Shared) -> Vec<Range<usize>> {
+fn byte_spans(decoded: &DecodedText, shared: Shared) -> Vec<Range<usize>> {
     let mut owned_before = false;
     decoded
         .attributions

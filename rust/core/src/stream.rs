@@ -113,6 +113,12 @@ impl DecodeStream {
         &self.tokenizer
     }
 
+    /// The options the stream was opened with.
+    #[must_use]
+    pub fn options(&self) -> &StreamOptions {
+        &self.options
+    }
+
     /// Pushes one token; the number of bytes of text that became certain.
     ///
     /// # Errors
@@ -310,39 +316,39 @@ fn seed<E: From<Error>>(
     }
 }
 
-/// Refuses a run before anything changes: an unknown id, or more text than may be kept. `most` is
-/// what there may be before it. Text is counted at its most: three bytes of U+FFFD for every byte of a token that is not whole text.
+/// Refuses a run before anything changes: an unknown id, or more text than may be kept. `settled`
+/// is what there may be before it; what the run may add is counted at its most.
 fn check_run(
     table: &Table,
     ids: &[TokenId],
     options: &StreamOptions,
-    most: usize,
+    settled: usize,
 ) -> Result<(), Error> {
-    let strict = options.decode.unknown_ids == UnknownIds::Error;
-    let mut most = most;
-    for (index, &id) in ids.iter().enumerate() {
-        if let Some(text) = table.copied_text(id) {
-            most += text.len();
-            continue;
-        }
-        match table.index(id) {
-            Some(at) => most += table.most_bytes(at),
-            None if strict => {
-                return Err(Error::UnknownToken {
-                    id,
-                    index,
-                    vocab_size: Some(table.vocab_size()),
-                });
-            }
-            None => {}
+    if options.decode.unknown_ids == UnknownIds::Error {
+        if let Some((index, id)) = table.first_unknown(ids) {
+            return Err(Error::UnknownToken {
+                id,
+                index,
+                vocab_size: Some(table.vocab_size()),
+            });
         }
     }
-    if most > options.text_limit {
-        return Err(Error::TextTooLong {
-            limit: options.text_limit,
-        });
+    let limit = options.text_limit;
+    if settled.saturating_add(table.most_bytes(ids.len())) <= limit {
+        return Ok(());
     }
-    Ok(())
+    // Near the limit every token counts by its own length.
+    let lengths = ids
+        .iter()
+        .map(|&id| table.token_bytes(id).map_or(0, <[u8]>::len));
+    let most = lengths.fold(settled, |most, len| {
+        most.saturating_add(table.most_bytes_of(len))
+    });
+    if most > limit {
+        Err(Error::TextTooLong { limit })
+    } else {
+        Ok(())
+    }
 }
 
 /// A run of tokens through the window; on failure the caller restores what was.

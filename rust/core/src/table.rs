@@ -6,21 +6,25 @@
 use crate::error::LoadError;
 use crate::program::Program;
 use crate::token::TokenId;
+use crate::utf8::is_incomplete;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// Ids this far apart from their neighbours are kept in a side list, so that one
-/// stray id does not allocate the gap before it.
+/// Ids behind more unmapped ones than this are kept in a side list, so that a few stray
+/// ids do not allocate the gaps before them.
 const MAX_GAP: u32 = 1 << 20;
 
-/// Longest contribution of one token; lengths share a word with the flags.
-const MAX_TOKEN_LEN: usize = (1 << 24) - 1;
+/// Flags share a word with the length.
+const FLAG_BITS: u32 = 12;
+
+/// Longest contribution of one token.
+const MAX_TOKEN_LEN: usize = (1 << (u32::BITS - FLAG_BITS)) - 1;
 
 /// What is known of a token beyond its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenFlags(u8);
+pub struct TokenFlags(u16);
 
 impl TokenFlags {
     /// Hidden while special tokens are skipped.
@@ -36,9 +40,11 @@ impl TokenFlags {
     const UNMAPPED: Self = Self(1 << 5);
     const PARTIAL: Self = Self(1 << 6);
     const EMPTY: Self = Self(1 << 7);
+    /// The beginning of a character and nothing else.
+    pub(crate) const OPENS_CHAR: Self = Self(1 << 8);
 
     /// Tokens that need more than a copy, even in the middle of text.
-    const NOT_A_COPY: u8 = Self::HIDEABLE.0
+    const NOT_A_COPY: u16 = Self::HIDEABLE.0
         | Self::LEAVES_BLANK.0
         | Self::UNMAPPED.0
         | Self::PARTIAL.0
@@ -71,11 +77,11 @@ impl Entry {
     };
 
     const fn len(self) -> usize {
-        (self.len_and_flags >> 8) as usize
+        (self.len_and_flags >> FLAG_BITS) as usize
     }
 
     const fn flags(self) -> TokenFlags {
-        TokenFlags((self.len_and_flags & 0xff) as u8)
+        TokenFlags((self.len_and_flags & ((1 << FLAG_BITS) - 1)) as u16)
     }
 
     const fn range(self) -> std::ops::Range<usize> {
@@ -116,6 +122,10 @@ pub struct Table {
     bytes: Vec<u8>,
     /// Names as the source spells them; `None` where a name is its token's lossy text.
     names: Option<Names>,
+    /// Longest contribution of all.
+    longest: u32,
+    /// Every id below `dense_len` is mapped, and no other.
+    has_no_gaps: bool,
     #[serde(skip)]
     by_name: OnceLock<Vec<u32>>,
 }
@@ -152,6 +162,12 @@ impl Table {
         }
     }
 
+    /// Ids below this have entries of their own, mapped or not.
+    #[must_use]
+    pub fn dense_len(&self) -> usize {
+        self.dense_len as usize
+    }
+
     /// Position of a mapped token in the table.
     #[inline]
     pub(crate) fn index(&self, id: TokenId) -> Option<usize> {
@@ -167,9 +183,10 @@ impl Table {
     /// The text of a token that is a mere copy in the middle of text: mapped, shown,
     /// not empty, whole characters, leaving nothing to the next.
     #[inline]
-    pub(crate) fn copied_text(&self, id: TokenId) -> Option<&str> {
+    #[must_use]
+    pub fn copied_text(&self, id: TokenId) -> Option<&str> {
         let entry = self.entries.get(id as usize)?;
-        if id >= self.dense_len || entry.len_and_flags as u8 & TokenFlags::NOT_A_COPY != 0 {
+        if id >= self.dense_len || entry.flags().0 & TokenFlags::NOT_A_COPY != 0 {
             return None;
         }
         self.text.get(entry.range())
@@ -189,12 +206,25 @@ impl Table {
         self.resolve(first.copied())
     }
 
-    /// Most bytes of text the token can settle, a blank before it included.
-    pub(crate) fn most_bytes(&self, index: usize) -> usize {
+    /// Most bytes of text a token of `len` bytes can settle, a blank before it included.
+    pub(crate) fn most_bytes_of(&self, len: usize) -> usize {
         let replaced = self.program.after_joining.iter().map(|(_, to)| to.len());
         // Every byte may turn into U+FFFD, which has three.
-        let per_byte = replaced.max().unwrap_or(0).max(3);
-        self.piece(index).bytes.len() * per_byte + 1
+        len * replaced.max().unwrap_or(0).max(3) + 1
+    }
+
+    /// Most bytes of text a run of tokens can settle.
+    pub(crate) fn most_bytes(&self, tokens: usize) -> usize {
+        tokens.saturating_mul(self.most_bytes_of(self.longest as usize))
+    }
+
+    /// The first id of a run that is not mapped, and its position.
+    pub(crate) fn first_unknown(&self, ids: &[TokenId]) -> Option<(usize, TokenId)> {
+        if self.has_no_gaps && ids.iter().all(|&id| id < self.dense_len) {
+            return None;
+        }
+        let mut ids = ids.iter().copied().enumerate();
+        ids.find(|&(_, id)| self.index(id).is_none())
     }
 
     fn resolve(&self, entry: Option<Entry>) -> Piece<'_> {
@@ -325,7 +355,13 @@ impl Table {
             .as_ref()
             .is_none_or(|names| (0..slots).all(|index| names.get(index).is_some()));
         let ranges = self.entries.iter().chain(&self.first_entries).all(sound);
-        if lengths && ascending && names && ranges {
+        let bounds = self
+            .entries
+            .iter()
+            .chain(&self.first_entries)
+            .all(|entry| entry.len() <= self.longest as usize)
+            && (!self.has_no_gaps || self.ids().count() == slots && self.sparse.is_empty());
+        if bounds && lengths && ascending && names && ranges {
             Ok(())
         } else {
             Err(LoadError::invalid("the compiled table is damaged"))
@@ -372,6 +408,8 @@ impl TableBuilder {
             text: String::new(),
             bytes: Vec::new(),
             names: None,
+            longest: 0,
+            has_no_gaps: true,
             by_name: OnceLock::new(),
         };
         let named = self.tokens.values().any(|spec| spec.name.is_some());
@@ -380,9 +418,11 @@ impl TableBuilder {
             ends: Vec::new(),
             text: String::new(),
         };
+        let mut spare_gap = MAX_GAP;
         for (id, spec) in self.tokens {
-            let next = table.dense_len;
-            if table.sparse.is_empty() && id - next <= MAX_GAP {
+            let gap = id - table.dense_len;
+            if table.sparse.is_empty() && gap <= spare_gap {
+                spare_gap -= gap;
                 table.entries.resize(id as usize, Entry::UNMAPPED);
                 table.dense_len = id.saturating_add(1);
             } else {
@@ -413,6 +453,7 @@ impl TableBuilder {
             }
         }
         table.names = named.then_some(names);
+        table.has_no_gaps = table.sparse.is_empty() && table.ids().count() == table.entries.len();
         table.text.shrink_to_fit();
         table.bytes.shrink_to_fit();
         table.entries.shrink_to_fit();
@@ -436,14 +477,19 @@ impl Table {
             }
             Err(_) => {
                 self.bytes.extend_from_slice(bytes);
-                (self.bytes.len() - bytes.len(), TokenFlags::PARTIAL)
+                let shape = if is_incomplete(bytes) {
+                    TokenFlags::PARTIAL.with(TokenFlags::OPENS_CHAR)
+                } else {
+                    TokenFlags::PARTIAL
+                };
+                (self.bytes.len() - bytes.len(), shape)
             }
         };
         let offset = u32::try_from(offset)
             .map_err(|_| LoadError::invalid("the bytes of its tokens pass 4 GiB"))?;
         Ok(Entry {
             offset,
-            len_and_flags: (bytes.len() as u32) << 8 | u32::from(flags.with(shape).0),
+            len_and_flags: (bytes.len() as u32) << FLAG_BITS | u32::from(flags.with(shape).0),
         })
     }
 }

@@ -270,6 +270,32 @@ impl Tokenizer {
         Ok(text)
     }
 
+    /// The texts of many sequences, in order, decoded on up to `threads` threads.
+    #[must_use]
+    pub fn decode_batch(
+        &self,
+        sequences: &[Vec<TokenId>],
+        options: &DecodeOptions,
+        threads: usize,
+    ) -> Vec<Result<String, Error>> {
+        let decode = |ids: &Vec<TokenId>| self.decode(ids, options);
+        let share = sequences.len().div_ceil(threads.max(1)).max(1);
+        if share >= sequences.len() {
+            return sequences.iter().map(decode).collect();
+        }
+        std::thread::scope(|scope| {
+            let shares = sequences.chunks(share);
+            let workers: Vec<_> = shares
+                .map(|share| scope.spawn(move || share.iter().map(decode).collect::<Vec<_>>()))
+                .collect();
+            let joined = workers.into_iter().map(|worker| match worker.join() {
+                Ok(texts) => texts,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            joined.flatten().collect()
+        })
+    }
+
     /// The text of a whole sequence behind `prompt`, with one record per id.
     ///
     /// # Errors
@@ -351,6 +377,15 @@ impl Tokenizer {
     /// [`Error::Unsupported`] for the window over a source that is not data.
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         crate::saved::write(self.table(), &self.encoder)
+    }
+
+    /// The source as the text of a `tokenizer.json`, where decoding by windows needs it.
+    #[must_use]
+    pub fn to_json(&self) -> Option<String> {
+        match &self.strategy {
+            Strategy::Exact(_) => None,
+            Strategy::Window { source, .. } => source.to_json(),
+        }
     }
 
     /// The tokenizer that [`Self::to_bytes`] wrote.

@@ -34,6 +34,24 @@ impl Utf8Tail {
         self.of_prompt = self.len;
     }
 
+    /// The tail with `more` behind it, if together they are no longer than the character they began.
+    pub(crate) fn joined(&self, more: &[u8]) -> Option<CharBytes> {
+        let width = match self.bytes[0] {
+            0xc2..=0xdf => 2,
+            0xe0..=0xef => 3,
+            _ => 4,
+        };
+        let len = self.len() + more.len();
+        if len > width {
+            return None;
+        }
+        let mut bytes = [0; 4];
+        for (slot, byte) in bytes.iter_mut().zip(self.bytes().iter().chain(more)) {
+            *slot = *byte;
+        }
+        Some(CharBytes { bytes, len })
+    }
+
     /// The tail `bytes`, of which the first `of_prompt` are the prompt's. `bytes` must satisfy
     /// [`is_incomplete`], so there are at most three.
     pub(crate) fn new(bytes: &[u8], of_prompt: usize) -> Self {
@@ -44,6 +62,18 @@ impl Utf8Tail {
         }
         tail.of_prompt = of_prompt.min(tail.len()) as u8;
         tail
+    }
+}
+
+/// Bytes of at most one character.
+pub(crate) struct CharBytes {
+    bytes: [u8; 4],
+    len: usize,
+}
+
+impl CharBytes {
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
     }
 }
 

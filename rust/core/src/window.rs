@@ -57,6 +57,11 @@ pub trait WindowSource: Send + Sync {
     /// # Errors
     /// The source's own, or that it cannot tell.
     fn special_token_ids(&self) -> Result<Vec<TokenId>, SourceError>;
+
+    /// The source as the text of a `tokenizer.json`, if it is one.
+    fn to_json(&self) -> Option<String> {
+        None
+    }
 }
 
 /// State of one text decoded by windows.

@@ -44,4 +44,8 @@ impl WindowSource for CrateTokenizer {
         ids.sort_unstable();
         Ok(ids)
     }
+
+    fn to_json(&self) -> Option<String> {
+        self.0.to_string(false).ok()
+    }
 }

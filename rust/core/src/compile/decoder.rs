@@ -419,7 +419,7 @@ fn step_name(step: &DecoderWrapper) -> &'static str {
 }
 
 /// The byte that a piece like `<0x41>` stands for, as the crate reads it.
-fn fallback_byte(piece: &str) -> Option<u8> {
+pub(super) fn fallback_byte(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() != 2 {
         return None;

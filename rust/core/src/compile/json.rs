@@ -100,10 +100,7 @@ pub(crate) fn from_file_with(
     extra: Vec<AddedToken>,
     strict: bool,
 ) -> Result<Loaded, LoadError> {
-    let bytes = std::fs::read(path).map_err(|error| LoadError::Io {
-        path: path.display().to_string(),
-        error,
-    })?;
+    let bytes = super::source::read(path)?;
     let source = JsonSource::file(path.to_path_buf(), &bytes);
     compile(&bytes, source, extra, strict).map_err(|error| error.at(path))
 }
@@ -117,7 +114,7 @@ pub fn from_tokenizer_json(json: &[u8], strict: bool) -> Result<Loaded, LoadErro
     compile(json, source, Vec::new(), strict)
 }
 
-fn compile(
+pub(super) fn compile(
     json: &[u8],
     source: JsonSource,
     extra: Vec<AddedToken>,

@@ -1,0 +1,78 @@
+# Two commands matter: `make demo` and `make test`. GNU make, POSIX sh.
+
+PYTHON ?= python3
+VENV := .venv
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+endif
+PY := $(BIN)/python
+STAMPS := target/stamps
+
+# The workspace links against the interpreter it is tested with, whichever is first on the path.
+export PYO3_PYTHON := $(CURDIR)/$(PY)
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# Directories are among the sources, so that a file that was added or removed counts as a change.
+SOURCES := Cargo.toml $(wildcard Cargo.lock) pyproject.toml $(shell find rust/core rust/py \
+	\( -name target -o -name tests -o -name benches \) -prune -o -print)
+
+.PHONY: demo test build lint test-rust types test-python bench clean
+.DEFAULT_GOAL := build
+
+## Set-up. A stamp is older than a new .venv, so deleting .venv repeats what went into it.
+
+$(VENV)/pyvenv.cfg:
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMPS)/pip: $(VENV)/pyvenv.cfg
+	@mkdir -p $(STAMPS)
+	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
+	@touch $@
+
+$(STAMPS)/build-tools: $(STAMPS)/pip pyproject.toml
+	$(PY) -m pip install --quiet --group build
+	@touch $@
+
+$(STAMPS)/dev-tools: $(STAMPS)/build-tools pyproject.toml
+	$(PY) -m pip install --quiet --group dev
+	@touch $@
+
+$(STAMPS)/extension: $(STAMPS)/build-tools $(SOURCES)
+# Without a group named, maturin installs all of `dev`.
+	$(PY) -m maturin develop --release --locked --group build
+	@touch $@
+
+## What a person asks for.
+
+build: $(STAMPS)/extension
+
+demo: build
+	$(PY) -m detok demo
+
+test: lint test-rust types test-python
+
+lint: $(STAMPS)/dev-tools
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+
+test-rust: $(STAMPS)/pip
+	cargo test --workspace --locked
+
+types: build $(STAMPS)/dev-tools
+	$(PY) -m mypy.stubtest detok._core
+	$(PY) -m mypy tests/test_surface.py
+
+test-python: build $(STAMPS)/dev-tools
+	$(PY) -m pytest
+
+bench: build $(STAMPS)/dev-tools
+	cargo bench --package detok-core
+	$(PY) benches/peers.py
+
+clean:
+	rm -rf target $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis python/detok/_core.*.so python/detok/_core.pyd

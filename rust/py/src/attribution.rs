@@ -1,0 +1,577 @@
+//! `TokenAnchor`, `TokenAttribution` and `DecodedText`.
+
+use crate::choice::{MASK_RULES, SHARED, UNITS, choose};
+use crate::error::{guarded, to_py};
+use crate::ids::token_id;
+use detok_core as core;
+use detok_core::{MaskRule, Shared, SpanIndex, Unit};
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView, PyRange, PySlice, PyTuple, PyType};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where a token stands in text.
+#[pyclass(frozen, eq, hash, module = "detok")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct TokenAnchor(core::TokenAnchor);
+
+#[pymethods]
+impl TokenAnchor {
+    #[classattr]
+    fn __match_args__() -> (&'static str, &'static str) {
+        ("kind", "byte_offset")
+    }
+
+    #[new]
+    fn new(kind: &str, byte_offset: i64) -> PyResult<Self> {
+        match kind {
+            "visible" => Self::visible(byte_offset),
+            "zero_width" => Self::zero_width(byte_offset),
+            _ => Err(PyValueError::new_err(format!(
+                "kind must be \"visible\" or \"zero_width\", not {kind:?}"
+            ))),
+        }
+    }
+
+    /// A token with text of its own.
+    #[staticmethod]
+    fn visible(byte_offset: i64) -> PyResult<Self> {
+        let byte_offset = offset_32(byte_offset)?;
+        Ok(Self(core::TokenAnchor::Visible { byte_offset }))
+    }
+
+    /// A token without text of its own.
+    #[staticmethod]
+    fn zero_width(byte_offset: i64) -> PyResult<Self> {
+        let byte_offset = offset_32(byte_offset)?;
+        Ok(Self(core::TokenAnchor::ZeroWidth { byte_offset }))
+    }
+
+    #[getter]
+    fn kind(&self) -> &'static str {
+        if self.0.is_visible() {
+            "visible"
+        } else {
+            "zero_width"
+        }
+    }
+
+    #[getter]
+    fn is_visible(&self) -> bool {
+        self.0.is_visible()
+    }
+
+    #[getter]
+    fn byte_offset(&self) -> u32 {
+        self.0.byte_offset()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("TokenAnchor.{}({})", self.kind(), self.byte_offset())
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (&'static str, u32)) {
+        (py.get_type::<Self>(), (self.kind(), self.byte_offset()))
+    }
+}
+
+fn offset_32(byte_offset: i64) -> PyResult<u32> {
+    u32::try_from(byte_offset).map_err(|_| {
+        PyValueError::new_err(format!(
+            "byte_offset must be between 0 and {}, not {byte_offset}",
+            u32::MAX
+        ))
+    })
+}
+
+/// One generated token and its place in decoded text.
+#[pyclass(frozen, eq, hash, module = "detok")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct TokenAttribution(core::TokenAttribution);
+
+#[pymethods]
+impl TokenAttribution {
+    #[classattr]
+    fn __match_args__() -> (&'static str, &'static str) {
+        ("token_id", "anchor")
+    }
+
+    #[new]
+    #[pyo3(signature = (token_id, anchor, *, continues_char = false, cut = false))]
+    fn new(
+        token_id: &Bound<'_, PyAny>,
+        anchor: &Bound<'_, TokenAnchor>,
+        continues_char: bool,
+        cut: bool,
+    ) -> PyResult<Self> {
+        let anchor = anchor.get().0;
+        if continues_char && !anchor.is_visible() {
+            return Err(PyValueError::new_err(
+                "a zero-width token has no character to continue",
+            ));
+        }
+        Ok(Self(core::TokenAttribution {
+            token_id: self::token_id(token_id, 0)?,
+            anchor,
+            continues_char,
+            cut,
+        }))
+    }
+
+    #[getter]
+    fn token_id(&self) -> u32 {
+        self.0.token_id
+    }
+
+    #[getter]
+    fn anchor(&self) -> TokenAnchor {
+        TokenAnchor(self.0.anchor)
+    }
+
+    #[getter]
+    fn continues_char(&self) -> bool {
+        self.0.continues_char
+    }
+
+    #[getter]
+    fn cut(&self) -> bool {
+        self.0.cut
+    }
+
+    fn __repr__(&self) -> String {
+        let flag = |set: bool, name: &str| {
+            if set {
+                format!(", {name}=True")
+            } else {
+                String::new()
+            }
+        };
+        format!(
+            "TokenAttribution({}, {}{}{})",
+            self.0.token_id,
+            self.anchor().__repr__(),
+            flag(self.0.continues_char, "continues_char"),
+            flag(self.0.cut, "cut")
+        )
+    }
+
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, (u32, TokenAnchor))> {
+        let keywords = PyDict::new(py);
+        keywords.set_item("continues_char", self.0.continues_char)?;
+        keywords.set_item("cut", self.0.cut)?;
+        let partial = py.import("functools")?.getattr("partial")?;
+        let make = partial.call((py.get_type::<Self>(),), Some(&keywords))?;
+        Ok((make, (self.0.token_id, self.anchor())))
+    }
+}
+
+/// The records of a `DecodedText`, made one by one as they are asked for.
+#[pyclass(frozen, sequence, module = "detok")]
+pub(crate) struct AttributionList(Arc<core::DecodedText>);
+
+impl AttributionList {
+    fn records(&self) -> &[core::TokenAttribution] {
+        &self.0.attributions
+    }
+}
+
+#[pymethods]
+impl AttributionList {
+    fn __len__(&self) -> usize {
+        self.records().len()
+    }
+
+    fn __getitem__<'py>(
+        &self,
+        py: Python<'py>,
+        index: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let records = self.records();
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let range = slice.indices(records.len().cast_signed())?;
+            let mut at = range.start;
+            let items = PyList::empty(py);
+            for _ in 0..range.slicelength {
+                items.append(record(records, at.cast_unsigned())?)?;
+                at += range.step;
+            }
+            return Ok(items.into_any());
+        }
+        let index: isize = index.extract()?;
+        let at = if index < 0 {
+            index + records.len().cast_signed()
+        } else {
+            index
+        };
+        Ok(Bound::new(py, record(records, at.cast_unsigned())?)?.into_any())
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if let Ok(other) = other.cast::<Self>() {
+            return Ok(self.records() == other.get().records());
+        }
+        if !(other.is_instance_of::<PyList>() || other.is_instance_of::<PyTuple>()) {
+            return Ok(false);
+        }
+        let mut same = other.len()? == self.records().len();
+        for (record, item) in self.records().iter().zip(other.try_iter()?) {
+            same = same
+                && item?
+                    .cast::<TokenAttribution>()
+                    .is_ok_and(|item| item.get().0 == *record);
+        }
+        Ok(same)
+    }
+
+    fn __contains__(&self, item: &Bound<'_, PyAny>) -> bool {
+        let item = item.cast::<TokenAttribution>();
+        item.is_ok_and(|item| self.records().contains(&item.get().0))
+    }
+
+    /// Position of the first equal record.
+    fn index(&self, item: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let item = item
+            .cast::<TokenAttribution>()
+            .ok()
+            .map(|item| item.get().0);
+        let found = item.and_then(|item| self.records().iter().position(|record| *record == item));
+        found.ok_or_else(|| PyValueError::new_err("no such record"))
+    }
+
+    /// How many records are equal to `item`.
+    fn count(&self, item: &Bound<'_, PyAny>) -> usize {
+        let Ok(item) = item.cast::<TokenAttribution>() else {
+            return 0;
+        };
+        self.records()
+            .iter()
+            .filter(|record| **record == item.get().0)
+            .count()
+    }
+
+    fn __repr__(&self) -> String {
+        let records: Vec<String> = self
+            .records()
+            .iter()
+            .map(|record| TokenAttribution(*record).__repr__())
+            .collect();
+        format!("[{}]", records.join(", "))
+    }
+
+    /// A list of the records: the text they belong to is not carried along.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (Vec<TokenAttribution>,)) {
+        (
+            py.get_type::<PyList>(),
+            (self
+                .records()
+                .iter()
+                .copied()
+                .map(TokenAttribution)
+                .collect(),),
+        )
+    }
+}
+
+fn record(records: &[core::TokenAttribution], at: usize) -> PyResult<TokenAttribution> {
+    let record = records.get(at).copied().map(TokenAttribution);
+    record.ok_or_else(|| PyIndexError::new_err("record index out of range"))
+}
+
+/// Decoded text and the generated tokens attributed to it.
+#[pyclass(frozen, module = "detok")]
+pub(crate) struct DecodedText(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    decoded: Arc<core::DecodedText>,
+    /// Made when first asked for, gone when the text changes.
+    index: Option<(Unit, Arc<SpanIndex>)>,
+    columns: Option<Columns>,
+}
+
+/// Ids, offsets and flags of all records, as Python's bytes.
+type Columns = [Py<PyBytes>; 3];
+
+/// Bits of the flags column.
+const FLAG_VISIBLE: u8 = 1;
+const FLAG_CONTINUES_CHAR: u8 = 2;
+const FLAG_CUT: u8 = 4;
+
+impl DecodedText {
+    pub(crate) fn new_from(decoded: core::DecodedText) -> Self {
+        Self(Mutex::new(State {
+            decoded: Arc::new(decoded),
+            ..State::default()
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn decoded(&self) -> Arc<core::DecodedText> {
+        Arc::clone(&self.state().decoded)
+    }
+
+    /// Changes the text, without changing what was handed out of it.
+    fn change<R>(&self, change: impl FnOnce(&mut core::DecodedText) -> R) -> R {
+        let mut state = self.state();
+        state.index = None;
+        state.columns = None;
+        change(Arc::make_mut(&mut state.decoded))
+    }
+
+    fn span_index(&self, unit: Unit) -> Arc<SpanIndex> {
+        let mut state = self.state();
+        match &state.index {
+            Some((known, index)) if *known == unit => Arc::clone(index),
+            _ => {
+                let index = Arc::new(SpanIndex::new(&state.decoded, unit));
+                state.index = Some((unit, Arc::clone(&index)));
+                index
+            }
+        }
+    }
+
+    fn columns(&self, py: Python<'_>) -> [Py<PyBytes>; 3] {
+        let mut state = self.state();
+        if let Some(columns) = &state.columns {
+            return columns.each_ref().map(|column| column.clone_ref(py));
+        }
+        let records = &state.decoded.attributions;
+        let ids: Vec<u8> = records
+            .iter()
+            .flat_map(|record| record.token_id.to_ne_bytes())
+            .collect();
+        let offsets: Vec<u8> = records
+            .iter()
+            .flat_map(|record| record.anchor.byte_offset().to_ne_bytes())
+            .collect();
+        let flags: Vec<u8> = records.iter().map(flags).collect();
+        let columns = [ids, offsets, flags].map(|column| PyBytes::new(py, &column).unbind());
+        state.columns = Some(columns.each_ref().map(|column| column.clone_ref(py)));
+        columns
+    }
+}
+
+fn flags(record: &core::TokenAttribution) -> u8 {
+    let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+    flag(record.anchor.is_visible(), FLAG_VISIBLE)
+        | flag(record.continues_char, FLAG_CONTINUES_CHAR)
+        | flag(record.cut, FLAG_CUT)
+}
+
+/// A position or length given by the caller.
+fn position(value: i64, name: &str) -> PyResult<usize> {
+    usize::try_from(value)
+        .map_err(|_| PyValueError::new_err(format!("{name} must not be negative: {value}")))
+}
+
+#[pymethods]
+impl DecodedText {
+    #[new]
+    #[pyo3(signature = (text = String::new(), attributions = None))]
+    fn new(
+        py: Python<'_>,
+        text: String,
+        attributions: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let mut records = core::Attributions::new();
+        if let Some(attributions) = attributions {
+            for (index, item) in attributions.try_iter()?.enumerate() {
+                let item = item?;
+                let record = item.cast::<TokenAttribution>().map_err(|_| {
+                    PyTypeError::new_err(format!(
+                        "attributions[{index}] must be a TokenAttribution"
+                    ))
+                })?;
+                records.push(record.get().0);
+            }
+        }
+        let decoded = core::DecodedText::new(text, records).map_err(|error| to_py(py, error))?;
+        Ok(Self::new_from(decoded))
+    }
+
+    #[getter]
+    fn text(&self) -> String {
+        self.decoded().text.clone()
+    }
+
+    #[getter]
+    fn attributions(&self) -> AttributionList {
+        AttributionList(self.decoded())
+    }
+
+    #[getter]
+    fn token_ids(&self) -> Vec<u32> {
+        self.decoded()
+            .attributions
+            .iter()
+            .map(|record| record.token_id)
+            .collect()
+    }
+
+    fn __bool__(&self) -> bool {
+        !self.state().decoded.is_empty()
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        // One lock at a time: two texts compared both ways in two threads must not wait for each other.
+        let other = other.cast::<Self>().map(|other| other.get().decoded());
+        other.is_ok_and(|other| *self.decoded() == *other)
+    }
+
+    fn __add__(&self, py: Python<'_>, other: &Bound<'_, Self>) -> PyResult<Self> {
+        let mut sum = (*self.decoded()).clone();
+        sum.append(&other.get().decoded())
+            .map_err(|error| to_py(py, error))?;
+        Ok(Self::new_from(sum))
+    }
+
+    /// Joins `other` to the end.
+    fn append(&self, py: Python<'_>, other: &Bound<'_, Self>) -> PyResult<()> {
+        let other = other.get().decoded();
+        self.change(|decoded| decoded.append(&other))
+            .map_err(|error| to_py(py, error))
+    }
+
+    /// Splits off the first `byte_len` bytes and the records that leave with them.
+    fn drain_prefix(&self, py: Python<'_>, byte_len: i64) -> PyResult<Self> {
+        let byte_len = position(byte_len, "byte_len")?;
+        let prefix = self.change(|decoded| decoded.drain_prefix(byte_len));
+        prefix.map(Self::new_from).map_err(|error| to_py(py, error))
+    }
+
+    /// Returns everything and leaves nothing.
+    fn take(&self) -> Self {
+        Self::new_from(self.change(core::DecodedText::take))
+    }
+
+    /// Half-open ranges of text, one per token.
+    #[pyo3(signature = (*, unit = "codepoint", shared = "touch"))]
+    fn spans(&self, py: Python<'_>, unit: &str, shared: &str) -> PyResult<Vec<(usize, usize)>> {
+        let unit = choose("unit", unit, &UNITS)?;
+        let shared: Shared = choose("shared", shared, &SHARED)?;
+        guarded(py, || {
+            let spans = core::spans(&self.decoded(), unit, shared);
+            Ok(spans
+                .into_iter()
+                .map(|span| (span.start, span.end))
+                .collect())
+        })
+    }
+
+    /// Anchors of all tokens.
+    #[pyo3(signature = (*, unit = "codepoint"))]
+    fn offsets(&self, py: Python<'_>, unit: &str) -> PyResult<Vec<usize>> {
+        let unit = choose("unit", unit, &UNITS)?;
+        guarded(py, || Ok(core::offsets(&self.decoded(), unit)))
+    }
+
+    /// Indices of the tokens whose text overlaps a range.
+    #[pyo3(signature = (start, end, *, unit = "codepoint"))]
+    fn tokens_at<'py>(
+        &self,
+        py: Python<'py>,
+        start: i64,
+        end: i64,
+        unit: &str,
+    ) -> PyResult<Bound<'py, PyRange>> {
+        let unit = choose("unit", unit, &UNITS)?;
+        let (start, end) = (position(start, "start")?, position(end, "end")?);
+        let tokens = guarded(py, || {
+            self.span_index(unit)
+                .tokens_at(start, end)
+                .map_err(|error| to_py(py, error))
+        })?;
+        PyRange::new(py, tokens.start.cast_signed(), tokens.end.cast_signed())
+    }
+
+    /// One bool per token: does it belong to the ranges?
+    #[pyo3(signature = (ranges, *, unit = "codepoint", rule = "first"))]
+    fn mask(
+        &self,
+        py: Python<'_>,
+        ranges: &Bound<'_, PyAny>,
+        unit: &str,
+        rule: &str,
+    ) -> PyResult<Vec<bool>> {
+        let unit = choose("unit", unit, &UNITS)?;
+        let rule: MaskRule = choose("rule", rule, &MASK_RULES)?;
+        let mut pairs = Vec::new();
+        for range in ranges.try_iter()? {
+            let (start, end): (i64, i64) = range?.extract()?;
+            pairs.push((position(start, "start")?, position(end, "end")?));
+        }
+        guarded(py, || {
+            core::mask(&self.decoded(), &pairs, unit, rule).map_err(|error| to_py(py, error))
+        })
+    }
+
+    /// Columns of ids, byte offsets and flags.
+    fn to_numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let columns = self.columns(py);
+        let formats = [("uint32", "I"), ("uint32", "I"), ("uint8", "B")];
+        let numpy = py.import("numpy");
+        let views = columns
+            .iter()
+            .zip(formats)
+            .map(|(column, (dtype, format))| {
+                let column = column.bind(py);
+                match &numpy {
+                    Ok(numpy) => numpy.call_method1("frombuffer", (column, dtype)),
+                    Err(_) => PyMemoryView::from(column.as_any())?.call_method1("cast", (format,)),
+                }
+            });
+        PyTuple::new(py, views.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Text and records as plain values, for JSON.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let decoded = self.decoded();
+        let tokens = PyList::empty(py);
+        for record in &decoded.attributions {
+            let token = PyDict::new(py);
+            token.set_item("token_id", record.token_id)?;
+            token.set_item("kind", TokenAnchor(record.anchor).kind())?;
+            token.set_item("byte_offset", record.anchor.byte_offset())?;
+            token.set_item("continues_char", record.continues_char)?;
+            token.set_item("cut", record.cut)?;
+            tokens.append(token)?;
+        }
+        let all = PyDict::new(py);
+        all.set_item("text", &decoded.text)?;
+        all.set_item("attributions", tokens)?;
+        Ok(all)
+    }
+
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py()
+            .import("detok.view.html")?
+            .call_method1("render", (slf,))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let decoded = self.decoded();
+        let text = decoded.text.as_str().into_pyobject(py)?;
+        let records = AttributionList(decoded.clone()).__repr__();
+        Ok(format!("DecodedText({}, {records})", text.repr()?))
+    }
+
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> (Bound<'py, PyType>, (String, Vec<TokenAttribution>)) {
+        let decoded = self.decoded();
+        let records = decoded
+            .attributions
+            .iter()
+            .copied()
+            .map(TokenAttribution)
+            .collect();
+        (py.get_type::<Self>(), (decoded.text.clone(), records))
+    }
+}

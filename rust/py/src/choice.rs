@@ -1,0 +1,39 @@
+//! Choices given as strings: the legal words, each with its value.
+
+use detok_core::{MaskRule, Shared, Unit, UnknownIds};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+type Words<T, const N: usize> = [(&'static str, T); N];
+
+pub(crate) const UNITS: Words<Unit, 3> = [
+    ("byte", Unit::Byte),
+    ("codepoint", Unit::CodePoint),
+    ("utf16", Unit::Utf16),
+];
+
+pub(crate) const SHARED: Words<Shared, 2> = [("touch", Shared::Touch), ("own", Shared::Own)];
+
+pub(crate) const MASK_RULES: Words<MaskRule, 4> = [
+    ("any", MaskRule::Any),
+    ("all", MaskRule::All),
+    ("first", MaskRule::First),
+    ("majority", MaskRule::Majority),
+];
+
+pub(crate) const UNKNOWN_IDS: Words<UnknownIds, 2> =
+    [("error", UnknownIds::Error), ("skip", UnknownIds::Skip)];
+
+/// The value of `word`, or an error that lists the legal ones.
+pub(crate) fn choose<T: Copy>(name: &str, word: &str, words: &[(&'static str, T)]) -> PyResult<T> {
+    match words.iter().find(|(known, _)| *known == word) {
+        Some((_, value)) => Ok(*value),
+        None => {
+            let legal: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+            Err(PyValueError::new_err(format!(
+                "{name} must be one of {}, not {word:?}",
+                legal.join(", ")
+            )))
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Python objects → token ids. Everything is checked before a stream's lock is taken.
+
+use crate::error::{to_py, unknown_token_error};
+use detok_core::{Error, Prompt, TokenId};
+use pyo3::IntoPyObjectExt;
+use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyInt, PyList, PyString, PyTuple};
+
+/// One id. `index` is its position in this call, for errors.
+#[inline]
+pub(crate) fn token_id(id: &Bound<'_, PyAny>, index: usize) -> PyResult<TokenId> {
+    // `bool` is a subclass of `int`, so the exact type refuses it.
+    if id.is_exact_instance_of::<PyInt>() {
+        if let Ok(id) = id.extract::<u32>() {
+            return Ok(id);
+        }
+    }
+    unusual_id(id, index)
+}
+
+#[cold]
+fn unusual_id(id: &Bound<'_, PyAny>, index: usize) -> PyResult<TokenId> {
+    let py = id.py();
+    let has_index = id.hasattr("__index__")?;
+    if id.is_instance_of::<PyBool>() || !has_index {
+        return Err(PyTypeError::new_err(format!(
+            "token id at index {index} must be an int, not {}: {}",
+            type_name(id),
+            short_repr(id)
+        )));
+    }
+    let number = py.import("operator")?.call_method1("index", (id,))?;
+    match number.extract::<u32>() {
+        Ok(id) => Ok(id),
+        Err(_) => Err(unknown_token_error(
+            py,
+            (
+                format!(
+                    "token id {number} at index {index} is outside the range of token ids, 0 to {}",
+                    TokenId::MAX
+                ),
+                number.unbind(),
+                index,
+            ),
+        )),
+    }
+}
+
+fn type_name(object: &Bound<'_, PyAny>) -> String {
+    object
+        .get_type()
+        .name()
+        .map_or_else(|_| "object".into(), |name| name.to_string())
+}
+
+fn short_repr(object: &Bound<'_, PyAny>) -> String {
+    let repr = object
+        .repr()
+        .map_or_else(|_| "?".into(), |repr| repr.to_string());
+    if repr.chars().count() > 60 {
+        format!("{}...", repr.chars().take(60).collect::<String>())
+    } else {
+        repr
+    }
+}
+
+/// All ids of a sequence or buffer.
+pub(crate) fn token_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
+    if let Ok(list) = ids.cast::<PyList>() {
+        return list
+            .iter()
+            .enumerate()
+            .map(|(index, id)| token_id(&id, index))
+            .collect();
+    }
+    if let Ok(tuple) = ids.cast::<PyTuple>() {
+        return tuple
+            .iter_borrowed()
+            .enumerate()
+            .map(|(index, id)| token_id(&id, index))
+            .collect();
+    }
+    if let Some(buffer) = id_buffer(ids)? {
+        return buffer.to_ids(ids.py());
+    }
+    check_sequence(ids)?;
+    (0..ids.len()?)
+        .map(|index| token_id(&ids.get_item(index)?, index))
+        .collect()
+}
+
+/// Ids in memory, by their width and sign.
+enum IdBuffer {
+    U32(PyBuffer<u32>),
+    I32(PyBuffer<i32>),
+    U64(PyBuffer<u64>),
+    I64(PyBuffer<i64>),
+}
+
+impl IdBuffer {
+    fn to_ids(&self, py: Python<'_>) -> PyResult<Vec<TokenId>> {
+        match self {
+            Self::U32(buffer) => buffer.to_vec(py),
+            Self::I32(buffer) => narrowed(py, &buffer.to_vec(py)?),
+            Self::U64(buffer) => narrowed(py, &buffer.to_vec(py)?),
+            Self::I64(buffer) => narrowed(py, &buffer.to_vec(py)?),
+        }
+    }
+}
+
+fn narrowed<'py, T>(py: Python<'py>, ids: &[T]) -> PyResult<Vec<TokenId>>
+where
+    T: Copy + TryInto<TokenId> + std::fmt::Display + IntoPyObject<'py>,
+{
+    let mut narrow = Vec::with_capacity(ids.len());
+    for (index, &id) in ids.iter().enumerate() {
+        match id.try_into() {
+            Ok(id) => narrow.push(id),
+            // The same error as for an int of this value.
+            Err(_) => match id.into_py_any(py) {
+                Ok(id) => narrow.push(unusual_id(id.bind(py), index)?),
+                Err(error) => return Err(error),
+            },
+        }
+    }
+    Ok(narrow)
+}
+
+/// The buffer of an array of ids; `None` if the object has no buffer.
+fn id_buffer(ids: &Bound<'_, PyAny>) -> PyResult<Option<IdBuffer>> {
+    if ids.is_instance_of::<PyBytes>() || ids.is_instance_of::<PyByteArray>() {
+        return Err(PyTypeError::new_err(format!(
+            "token ids must be integers, not bytes: {}",
+            short_repr(ids)
+        )));
+    }
+    let Ok(buffer) = PyUntypedBuffer::get(ids) else {
+        return Ok(None);
+    };
+    if buffer.dimensions() != 1 {
+        return Err(PyValueError::new_err(format!(
+            "token ids must be a 1-D array, not {}-D",
+            buffer.dimensions()
+        )));
+    }
+    let format = buffer.format().to_string_lossy().into_owned();
+    let typed = match PyBuffer::<u32>::get(ids).map(IdBuffer::U32) {
+        Ok(typed) => Ok(typed),
+        Err(_) => PyBuffer::<i64>::get(ids)
+            .map(IdBuffer::I64)
+            .or_else(|_| PyBuffer::<i32>::get(ids).map(IdBuffer::I32))
+            .or_else(|_| PyBuffer::<u64>::get(ids).map(IdBuffer::U64)),
+    };
+    typed.map(Some).map_err(|_| {
+        PyTypeError::new_err(format!(
+            "token ids must be an array of native 32- or 64-bit integers, not of format {format:?}"
+        ))
+    })
+}
+
+/// Refuses what is no sequence of ids, before an item of it is read.
+fn check_sequence(ids: &Bound<'_, PyAny>) -> PyResult<()> {
+    // Tensors are no registered sequences, but have a length and items.
+    let is_text = ids.is_instance_of::<PyString>();
+    if is_text || !ids.hasattr("__len__")? || !ids.hasattr("__getitem__")? || ids.hasattr("keys")? {
+        return Err(PyTypeError::new_err(format!(
+            "token ids must be a list, a tuple, a range or an array of integers, not {}: {}",
+            type_name(ids),
+            short_repr(ids)
+        )));
+    }
+    match ids.getattr("ndim") {
+        Ok(dimensions) if !dimensions.eq(1)? => Err(PyValueError::new_err(format!(
+            "token ids must be 1-D, not {dimensions}-D"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// A prompt in Python; only the items that are asked for are read.
+pub(crate) enum PromptIds<'a, 'py> {
+    Empty,
+    List(&'a Bound<'py, PyList>),
+    Tuple(&'a Bound<'py, PyTuple>),
+    Other(&'a Bound<'py, PyAny>, usize),
+}
+
+impl<'a, 'py> PromptIds<'a, 'py> {
+    pub(crate) fn new(ids: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        if let Ok(list) = ids.cast::<PyList>() {
+            return Ok(Self::List(list));
+        }
+        if let Ok(tuple) = ids.cast::<PyTuple>() {
+            return Ok(Self::Tuple(tuple));
+        }
+        if id_buffer(ids)?.is_none() {
+            check_sequence(ids)?;
+        }
+        Ok(Self::Other(ids, ids.len()?))
+    }
+}
+
+impl Prompt<CallError> for PromptIds<'_, '_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Empty => 0,
+            Self::List(list) => list.len(),
+            Self::Tuple(tuple) => tuple.len(),
+            Self::Other(_, len) => *len,
+        }
+    }
+
+    fn get(&self, index: usize) -> Result<TokenId, CallError> {
+        let id = match self {
+            Self::Empty => Err(PyIndexError::new_err("an empty prompt has no ids")),
+            Self::List(list) => list.get_item(index),
+            Self::Tuple(tuple) => tuple.get_item(index),
+            Self::Other(ids, _) => ids.get_item(index),
+        };
+        Ok(token_id(&id?, index)?)
+    }
+}
+
+/// Why a call that reads Python objects and drives the core failed.
+pub(crate) enum CallError {
+    Python(PyErr),
+    Core(Error),
+}
+
+impl From<PyErr> for CallError {
+    fn from(error: PyErr) -> Self {
+        Self::Python(error)
+    }
+}
+
+impl From<Error> for CallError {
+    fn from(error: Error) -> Self {
+        Self::Core(error)
+    }
+}
+
+impl CallError {
+    pub(crate) fn into_py(self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Python(error) => error,
+            Self::Core(error) => to_py(py, error),
+        }
+    }
+}

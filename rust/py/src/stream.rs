@@ -1,0 +1,279 @@
+//! `DecodeStream`, and the iterator behind `Tokenizer.stream`.
+
+use crate::attribution::DecodedText;
+use crate::error::{guarded, to_py};
+use crate::ids::{PromptIds, token_id, token_ids};
+use crate::lock::StreamLock;
+use crate::tokenizer::{Tokenizer, decode_options};
+use detok_core as core;
+use detok_core::{StepText, StreamOptions};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyIterator, PyString};
+use std::collections::HashMap;
+
+/// Pushes of at least this many ids are worth giving up the interpreter for.
+const DETACH_FROM: usize = 1 << 16;
+
+/// Incremental decoder of one generation.
+#[pyclass(frozen, module = "detok")]
+pub(crate) struct DecodeStream {
+    tokenizer: Py<Tokenizer>,
+    stream: StreamLock<core::DecodeStream>,
+}
+
+fn open(
+    tokenizer: &Bound<'_, Tokenizer>,
+    prompt_token_ids: Option<&Bound<'_, PyAny>>,
+    options: StreamOptions,
+) -> PyResult<core::DecodeStream> {
+    let py = tokenizer.py();
+    let prompt = prompt_token_ids.map_or(Ok(PromptIds::Empty), PromptIds::new)?;
+    guarded(py, || {
+        core::DecodeStream::open(tokenizer.get().core(), &prompt, options)
+            .map_err(|error| error.into_py(py))
+    })
+}
+
+impl DecodeStream {
+    fn open(
+        tokenizer: &Bound<'_, Tokenizer>,
+        prompt_token_ids: Option<&Bound<'_, PyAny>>,
+        options: StreamOptions,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            stream: StreamLock::new(open(tokenizer, prompt_token_ids, options)?),
+            tokenizer: tokenizer.clone().unbind(),
+        })
+    }
+
+    #[inline]
+    fn with<R>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut core::DecodeStream) -> PyResult<R>,
+    ) -> PyResult<R> {
+        let calls_python = self.tokenizer.get().calls_python();
+        guarded(py, || self.stream.with(py, calls_python, call))
+    }
+
+    fn push_ids(&self, py: Python<'_>, ids: &[u32]) -> PyResult<usize> {
+        let detach = ids.len() >= DETACH_FROM && !self.tokenizer.get().calls_python();
+        self.with(py, |stream| {
+            let pushed = if detach {
+                py.detach(|| stream.push_tokens(ids))
+            } else {
+                stream.push_tokens(ids)
+            };
+            pushed.map_err(|error| to_py(py, error))
+        })
+    }
+}
+
+#[pymethods]
+impl DecodeStream {
+    #[new]
+    #[pyo3(signature = (tokenizer, prompt_token_ids = None, *, skip_special_tokens = true, keep_special_tokens = None,
+                        min_bytes_to_buffer = 0, unknown_ids = "error", keep_output = true))]
+    fn new(
+        tokenizer: &Bound<'_, Tokenizer>,
+        prompt_token_ids: Option<&Bound<'_, PyAny>>,
+        skip_special_tokens: bool,
+        keep_special_tokens: Option<&Bound<'_, PyAny>>,
+        min_bytes_to_buffer: i64,
+        unknown_ids: &str,
+        keep_output: bool,
+    ) -> PyResult<Self> {
+        let min_bytes_to_buffer = usize::try_from(min_bytes_to_buffer).map_err(|_| {
+            PyValueError::new_err(format!(
+                "min_bytes_to_buffer must not be negative: {min_bytes_to_buffer}"
+            ))
+        })?;
+        let options = StreamOptions {
+            decode: decode_options(
+                tokenizer.get(),
+                skip_special_tokens,
+                keep_special_tokens,
+                unknown_ids,
+            )?,
+            min_bytes_to_buffer,
+            keep_output,
+            ..StreamOptions::default()
+        };
+        Self::open(tokenizer, prompt_token_ids, options)
+    }
+
+    /// Pushes one token; the number of bytes of text that became certain.
+    fn push_token(&self, py: Python<'_>, token_id: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let id = self::token_id(token_id, 0)?;
+        self.with(py, |stream| {
+            stream.push_token(id).map_err(|error| to_py(py, error))
+        })
+    }
+
+    /// Pushes tokens, all or none; the number of bytes of text that became certain.
+    fn push_tokens(&self, py: Python<'_>, token_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let ids = self::token_ids(token_ids)?;
+        self.push_ids(py, &ids)
+    }
+
+    /// What may leave now, or `None`.
+    fn next_chunk(&self, py: Python<'_>) -> PyResult<Option<DecodedText>> {
+        self.with(py, |stream| {
+            Ok(stream.next_chunk().map(DecodedText::new_from))
+        })
+    }
+
+    /// Ends the text: the last chunk, and everything.
+    #[pyo3(signature = (truncate_output_to = None))]
+    fn flush(
+        &self,
+        py: Python<'_>,
+        truncate_output_to: Option<i64>,
+    ) -> PyResult<(Option<DecodedText>, DecodedText)> {
+        let cut = truncate_output_to.map(|at| {
+            usize::try_from(at).map_err(|_| {
+                PyValueError::new_err(format!("truncate_output_to must not be negative: {at}"))
+            })
+        });
+        let cut = cut.transpose()?;
+        self.with(py, |stream| {
+            let (last, all) = stream.flush(cut).map_err(|error| to_py(py, error))?;
+            Ok((last.map(DecodedText::new_from), DecodedText::new_from(all)))
+        })
+    }
+
+    /// Pushes one token and hands out what may leave, as text alone.
+    fn step(&self, py: Python<'_>, token_id: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyString>>> {
+        let id = self::token_id(token_id, 0)?;
+        let text = self.with(py, |stream| {
+            stream.step(id).map_err(|error| to_py(py, error))
+        })?;
+        Ok(match text {
+            StepText::Nothing => None,
+            StepText::Token => self.tokenizer.get().token_string(py, id),
+            StepText::Text(text) => Some(PyString::new(py, &text).unbind()),
+        })
+    }
+
+    /// All text since the start, held-back text included.
+    #[getter]
+    fn output(&self, py: Python<'_>) -> PyResult<Py<PyString>> {
+        self.with(py, |stream| {
+            let output = stream.output().map_err(|error| to_py(py, error))?;
+            Ok(PyString::new(py, output).unbind())
+        })
+    }
+
+    /// What is withheld, and why.
+    #[getter]
+    fn pending(&self, py: Python<'_>) -> PyResult<HashMap<&'static str, usize>> {
+        let pending = self.with(py, |stream| Ok(stream.pending()))?;
+        Ok(HashMap::from([
+            ("incomplete_bytes", pending.incomplete_bytes),
+            ("held_bytes", pending.held_bytes),
+            ("waiting_tokens", pending.waiting_tokens),
+        ]))
+    }
+
+    /// Tokens pushed since the start.
+    #[getter]
+    fn token_count(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |stream| Ok(stream.token_count()))
+    }
+
+    /// Starts over, behind another prompt.
+    #[pyo3(signature = (prompt_token_ids = None))]
+    fn reset(&self, py: Python<'_>, prompt_token_ids: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        // The prompt is the caller's object: it is read before the lock is taken.
+        let options = self.with(py, |stream| Ok(stream.options().clone()))?;
+        let fresh = open(self.tokenizer.bind(py), prompt_token_ids, options)?;
+        self.with(py, |stream| {
+            *stream = fresh;
+            Ok(())
+        })
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let (tokens, pending) =
+            self.with(py, |stream| Ok((stream.token_count(), stream.pending())))?;
+        Ok(format!(
+            "<detok.DecodeStream: {tokens} tokens, {} bytes incomplete, {} held>",
+            pending.incomplete_bytes, pending.held_bytes
+        ))
+    }
+}
+
+/// Chunks of a stream fed from an iterator of ids.
+#[pyclass(frozen, module = "detok")]
+pub(crate) struct ChunkIterator {
+    ids: Py<PyIterator>,
+    stream: DecodeStream,
+}
+
+impl ChunkIterator {
+    pub(crate) fn open(
+        tokenizer: &Bound<'_, Tokenizer>,
+        ids: &Bound<'_, PyAny>,
+        prompt_token_ids: Option<&Bound<'_, PyAny>>,
+        skip_special_tokens: bool,
+    ) -> PyResult<Self> {
+        let options = StreamOptions {
+            decode: decode_options(tokenizer.get(), skip_special_tokens, None, "error")?,
+            keep_output: false,
+            ..StreamOptions::default()
+        };
+        Ok(Self {
+            ids: ids.try_iter()?.unbind(),
+            stream: DecodeStream::open(tokenizer, prompt_token_ids, options)?,
+        })
+    }
+}
+
+#[pymethods]
+impl ChunkIterator {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<DecodedText>> {
+        let mut ids = self.ids.bind(py).clone();
+        while let Some(id) = ids.next() {
+            let index = self.stream.token_count(py)? as usize;
+            let id = self::token_id(&id?, index)?;
+            self.stream.with(py, |stream| {
+                stream.push_token(id).map_err(|error| to_py(py, error))
+            })?;
+            if let Some(chunk) = self.stream.next_chunk(py)? {
+                return Ok(Some(chunk));
+            }
+        }
+        self.stream.with(py, |stream| match stream.flush(None) {
+            Ok((last, _)) => Ok(last.map(DecodedText::new_from)),
+            Err(core::Error::Finished) => Ok(None),
+            Err(error) => Err(to_py(py, error)),
+        })
+    }
+}
+
+/// One-shot decoding with records.
+pub(crate) fn decode_attributed(
+    tokenizer: &Bound<'_, Tokenizer>,
+    token_ids: &Bound<'_, PyAny>,
+    prompt_token_ids: Option<&Bound<'_, PyAny>>,
+    decode: core::DecodeOptions,
+) -> PyResult<DecodedText> {
+    let py = tokenizer.py();
+    let ids = self::token_ids(token_ids)?;
+    let options = StreamOptions {
+        decode,
+        ..StreamOptions::default()
+    };
+    let mut stream = open(tokenizer, prompt_token_ids, options)?;
+    guarded(py, || {
+        let all = stream.push_tokens(&ids).and_then(|_| stream.flush(None));
+        Ok(DecodedText::new_from(
+            all.map_err(|error| to_py(py, error))?.1,
+        ))
+    })
+}

@@ -1,0 +1,522 @@
+//! `Tokenizer`.
+
+use crate::attribution::DecodedText;
+use crate::choice::{UNKNOWN_IDS, choose};
+use crate::error::{detok_error, guarded, load_to_py, to_py, unknown_token_error};
+use crate::ids::{token_id, token_ids};
+use crate::source::PythonSource;
+use crate::stream::ChunkIterator;
+use crate::strings::TokenStrings;
+use detok_core as core;
+use detok_core::{DecodeOptions, Encoder, LoadError, Loaded, TokenId};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyFrozenSet, PyMapping, PyString, PyType};
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Batches of at least this many ids are worth giving up the interpreter for.
+const DETACH_FROM: usize = 1 << 16;
+
+/// An immutable tokenizer, as decoding sees it.
+#[pyclass(frozen, module = "detok")]
+pub(crate) struct Tokenizer {
+    core: Arc<core::Tokenizer>,
+    strings: TokenStrings,
+    /// A callable `(text, add_special_tokens) -> ids` of the source object, where that encodes.
+    encoder: Option<Py<PyAny>>,
+    /// The object that decodes, where the strategy is the window over one.
+    source: Option<Py<PyAny>>,
+}
+
+impl Tokenizer {
+    fn new(core: core::Tokenizer) -> Self {
+        Self {
+            strings: TokenStrings::new(core.table()),
+            core: Arc::new(core),
+            encoder: None,
+            source: None,
+        }
+    }
+
+    pub(crate) fn core(&self) -> Arc<core::Tokenizer> {
+        Arc::clone(&self.core)
+    }
+
+    /// Whether decoding may run code of the caller.
+    #[inline]
+    pub(crate) fn calls_python(&self) -> bool {
+        self.source.is_some()
+    }
+
+    /// The shared string of a token that is whole text.
+    #[inline]
+    pub(crate) fn token_string(&self, py: Python<'_>, id: TokenId) -> Option<Py<PyString>> {
+        self.core
+            .table()
+            .map(|table| self.strings.get(py, table, id))
+    }
+
+    fn loaded(py: Python<'_>, loaded: Result<Loaded, LoadError>) -> PyResult<Self> {
+        let Loaded {
+            tokenizer,
+            warnings,
+        } = loaded.map_err(|error| load_to_py(py, error))?;
+        let category = py.import("detok.errors")?.getattr("DetokWarning")?;
+        for warning in warnings {
+            let words = CString::new(warning.replace('\0', "\\0")).unwrap_or_default();
+            PyErr::warn(py, &category, &words, 1)?;
+        }
+        Ok(Self::new(tokenizer))
+    }
+}
+
+/// What is shown and tolerated, from a call's keywords.
+pub(crate) fn decode_options(
+    tokenizer: &Tokenizer,
+    skip_special_tokens: bool,
+    keep_special_tokens: Option<&Bound<'_, PyAny>>,
+    unknown_ids: &str,
+) -> PyResult<DecodeOptions> {
+    Ok(DecodeOptions {
+        skip_special_tokens,
+        keep_special_tokens: match keep_special_tokens {
+            Some(tokens) => kept_tokens(tokenizer, tokens)?,
+            None => None,
+        },
+        unknown_ids: choose("unknown_ids", unknown_ids, &UNKNOWN_IDS)?,
+    })
+}
+
+fn kept_tokens(
+    tokenizer: &Tokenizer,
+    tokens: &Bound<'_, PyAny>,
+) -> PyResult<Option<Arc<[TokenId]>>> {
+    let py = tokens.py();
+    if tokens.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err(
+            "keep_special_tokens must be an iterable of names and ids; put a single name into a list",
+        ));
+    }
+    let mut kept = Vec::new();
+    for (index, token) in tokens.try_iter()?.enumerate() {
+        let token = token?;
+        let Ok(name) = token.cast::<PyString>() else {
+            let id = token_id(&token, index)?;
+            if tokenizer
+                .core
+                .id_to_token(id)
+                .map_err(|error| to_py(py, error))?
+                .is_none()
+            {
+                let message = format!(
+                    "keep_special_tokens[{index}]: token id {id} is unknown to the tokenizer"
+                );
+                return Err(unknown_token_error(py, (message, id, index)));
+            }
+            kept.push(id);
+            continue;
+        };
+        let id = tokenizer
+            .core
+            .token_to_id(&name.to_cow()?)
+            .map_err(|error| to_py(py, error))?;
+        kept.push(id.ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "keep_special_tokens[{index}]: the tokenizer has no token {name:?}"
+            ))
+        })?);
+    }
+    kept.sort_unstable();
+    Ok((!kept.is_empty()).then(|| kept.into()))
+}
+
+/// Special tokens given as name → id.
+fn special_tokens(mapping: Option<&Bound<'_, PyMapping>>) -> PyResult<Vec<(String, TokenId)>> {
+    let Some(mapping) = mapping else {
+        return Ok(Vec::new());
+    };
+    let mut tokens = Vec::new();
+    for (index, item) in mapping.items()?.iter().enumerate() {
+        let (name, id): (String, Bound<'_, PyAny>) = item.extract()?;
+        tokens.push((name, token_id(&id, index)?));
+    }
+    Ok(tokens)
+}
+
+#[pymethods]
+impl Tokenizer {
+    /// Loads by what `source` is: a path, or an object.
+    #[staticmethod]
+    #[pyo3(signature = (source, *, strict = false))]
+    fn load<'py>(source: &Bound<'py, PyAny>, strict: bool) -> PyResult<Bound<'py, PyAny>> {
+        let py = source.py();
+        if source.is_exact_instance_of::<Self>() {
+            return Ok(source.clone());
+        }
+        let sources = py.import("detok._sources")?;
+        sources.call_method1("load", (source, strict))
+    }
+
+    /// Loads a file or folder.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, strict = false))]
+    fn from_file(py: Python<'_>, path: PathBuf, strict: bool) -> PyResult<Self> {
+        guarded(py, || {
+            Self::loaded(py, py.detach(|| core::load_path(&path, strict)))
+        })
+    }
+
+    /// Loads the text of a `tokenizer.json`.
+    #[staticmethod]
+    #[pyo3(signature = (data, *, strict = false))]
+    fn from_json(data: &Bound<'_, PyAny>, strict: bool) -> PyResult<Self> {
+        let py = data.py();
+        let json = if let Ok(text) = data.cast::<PyString>() {
+            text.to_cow()?.into_owned().into_bytes()
+        } else if let Ok(bytes) = data.cast::<PyBytes>() {
+            bytes.as_bytes().to_vec()
+        } else {
+            return Err(PyTypeError::new_err(
+                "data must be the str or bytes of a tokenizer.json",
+            ));
+        };
+        guarded(py, || {
+            Self::loaded(py, py.detach(|| core::from_tokenizer_json(&json, strict)))
+        })
+    }
+
+    /// Loads a tiktoken rank file.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, special_tokens = None, pattern = None))]
+    fn from_tiktoken(
+        py: Python<'_>,
+        path: PathBuf,
+        special_tokens: Option<&Bound<'_, PyMapping>>,
+        pattern: Option<&str>,
+    ) -> PyResult<Self> {
+        let special = self::special_tokens(special_tokens)?;
+        guarded(py, || {
+            Self::loaded(py, core::from_tiktoken_file(&path, &special, pattern))
+        })
+    }
+
+    /// A byte vocabulary given as data: index = id.
+    #[staticmethod]
+    #[pyo3(signature = (tokens, *, special_token_ids = None))]
+    fn from_token_bytes(
+        tokens: &Bound<'_, PyAny>,
+        special_token_ids: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let py = tokens.py();
+        let mut all = Vec::new();
+        for (id, token) in tokens.try_iter()?.enumerate() {
+            let token = token?;
+            all.push(match token.cast::<PyBytes>() {
+                Ok(bytes) => Some(bytes.as_bytes().to_vec()),
+                Err(_) if token.is_none() => None,
+                Err(_) => {
+                    let kind = token.get_type();
+                    return Err(PyTypeError::new_err(format!(
+                        "tokens[{id}] must be bytes or None, not {kind}"
+                    )));
+                }
+            });
+        }
+        let mut special = Vec::new();
+        if let Some(ids) = special_token_ids {
+            for (index, id) in ids.try_iter()?.enumerate() {
+                special.push(token_id(&id?, index)?);
+            }
+        }
+        guarded(py, || {
+            Self::loaded(py, core::from_token_bytes(all, &special))
+        })
+    }
+
+    /// Byte strings by rank, as a `tiktoken.Encoding` has them.
+    #[staticmethod]
+    fn _from_ranks(
+        py: Python<'_>,
+        ranks: &Bound<'_, PyMapping>,
+        special_tokens: &Bound<'_, PyMapping>,
+        pattern: Option<&str>,
+    ) -> PyResult<Self> {
+        let mut pairs = Vec::with_capacity(ranks.len()?);
+        for (index, item) in ranks.items()?.iter().enumerate() {
+            let (bytes, id): (Vec<u8>, Bound<'_, PyAny>) = item.extract()?;
+            pairs.push((bytes, token_id(&id, index)?));
+        }
+        let special = self::special_tokens(Some(special_tokens))?;
+        guarded(py, || {
+            Self::loaded(py, core::from_ranks(pairs, &special, pattern))
+        })
+    }
+
+    /// Any object with `decode`, decoded by windows.
+    #[staticmethod]
+    fn _from_object(object: &Bound<'_, PyAny>, reason: String) -> Self {
+        let source = PythonSource(object.clone().unbind());
+        let missing = "encode needs encode of the tokenizer object, which has none".to_owned();
+        let core = core::Tokenizer::from_window_source(
+            Arc::new(source),
+            reason,
+            Encoder::Missing(missing),
+        );
+        Self {
+            source: Some(object.clone().unbind()),
+            ..Self::new(core)
+        }
+    }
+
+    /// The same tokenizer, encoding by a callable `(text, add_special_tokens) -> ids`.
+    fn _with_encoder(&self, py: Python<'_>, encoder: Py<PyAny>) -> Self {
+        Self {
+            core: self.core(),
+            strings: TokenStrings::new(self.core.table()),
+            encoder: Some(encoder),
+            source: self.source.as_ref().map(|source| source.clone_ref(py)),
+        }
+    }
+
+    /// What `__reduce__` saved.
+    #[staticmethod]
+    fn _from_saved(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
+        let core = guarded(py, || {
+            core::Tokenizer::from_bytes(data).map_err(|error| load_to_py(py, error))
+        })?;
+        Ok(Self::new(core))
+    }
+
+    #[getter]
+    fn vocab_size(&self, py: Python<'_>) -> PyResult<u64> {
+        self.core.vocab_size().map_err(|error| to_py(py, error))
+    }
+
+    #[getter]
+    fn special_token_ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyFrozenSet>> {
+        let ids = self
+            .core
+            .special_token_ids()
+            .map_err(|error| to_py(py, error))?;
+        PyFrozenSet::new(py, ids)
+    }
+
+    #[getter]
+    fn strategy(&self) -> &'static str {
+        self.core.strategy_name()
+    }
+
+    #[getter]
+    fn strategy_reason(&self) -> Option<&str> {
+        self.core.strategy_reason()
+    }
+
+    #[getter]
+    fn fingerprint(&self, py: Python<'_>) -> PyResult<String> {
+        self.core.fingerprint().map_err(|error| to_py(py, error))
+    }
+
+    /// The token as its source spells it.
+    fn id_to_token(&self, token_id: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+        let id = self::token_id(token_id, 0)?;
+        let name = self
+            .core
+            .id_to_token(id)
+            .map_err(|error| to_py(token_id.py(), error))?;
+        Ok(name.map(std::borrow::Cow::into_owned))
+    }
+
+    /// The id of a token by its name.
+    fn token_to_id(&self, py: Python<'_>, token: &str) -> PyResult<Option<TokenId>> {
+        self.core
+            .token_to_id(token)
+            .map_err(|error| to_py(py, error))
+    }
+
+    /// What the token contributes in the middle of text.
+    fn token_bytes<'py>(
+        &self,
+        token_id: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let py = token_id.py();
+        let id = self::token_id(token_id, 0)?;
+        let bytes = self
+            .core
+            .token_bytes(id)
+            .map_err(|error| to_py(py, error))?;
+        Ok(bytes.map(|bytes| PyBytes::new(py, &bytes)))
+    }
+
+    /// Whether the token is special by its source's word.
+    fn is_special(&self, token_id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let id = self::token_id(token_id, 0)?;
+        self.core
+            .is_special(id)
+            .map_err(|error| to_py(token_id.py(), error))
+    }
+
+    /// Ids of a text.
+    #[pyo3(signature = (text, *, add_special_tokens = false))]
+    fn encode(
+        &self,
+        py: Python<'_>,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> PyResult<Vec<TokenId>> {
+        if let Some(encoder) = &self.encoder {
+            return token_ids(&encoder.bind(py).call1((text, add_special_tokens))?);
+        }
+        guarded(py, || {
+            py.detach(|| self.core.encode(text, add_special_tokens))
+                .map_err(|error| to_py(py, error))
+        })
+    }
+
+    /// The text of a whole sequence.
+    #[pyo3(signature = (token_ids, *, skip_special_tokens = true, keep_special_tokens = None, unknown_ids = "error"))]
+    fn decode(
+        &self,
+        py: Python<'_>,
+        token_ids: &Bound<'_, PyAny>,
+        skip_special_tokens: bool,
+        keep_special_tokens: Option<&Bound<'_, PyAny>>,
+        unknown_ids: &str,
+    ) -> PyResult<Py<PyString>> {
+        let options = decode_options(self, skip_special_tokens, keep_special_tokens, unknown_ids)?;
+        let ids = self::token_ids(token_ids)?;
+        let text = guarded(py, || {
+            self.core
+                .decode(&ids, &options)
+                .map_err(|error| to_py(py, error))
+        })?;
+        Ok(PyString::new(py, &text).unbind())
+    }
+
+    /// The texts of many sequences.
+    #[pyo3(signature = (sequences, *, skip_special_tokens = true, unknown_ids = "error", threads = 1))]
+    fn decode_batch(
+        &self,
+        py: Python<'_>,
+        sequences: &Bound<'_, PyAny>,
+        skip_special_tokens: bool,
+        unknown_ids: &str,
+        threads: i64,
+    ) -> PyResult<Vec<Py<PyString>>> {
+        let options = decode_options(self, skip_special_tokens, None, unknown_ids)?;
+        let threads = usize::try_from(threads).ok().filter(|&threads| threads > 0);
+        let threads = threads.ok_or_else(|| PyValueError::new_err("threads must be at least 1"))?;
+        if threads == 1 || self.calls_python() {
+            // One sequence at a time: no second copy of all ids.
+            return sequences
+                .try_iter()?
+                .enumerate()
+                .map(|(at, ids)| {
+                    let ids = token_ids(&ids?).map_err(|error| in_sequence(py, at, error))?;
+                    let text = guarded(py, || {
+                        self.core
+                            .decode(&ids, &options)
+                            .map_err(|error| to_py(py, error))
+                    });
+                    Ok(
+                        PyString::new(py, &text.map_err(|error| in_sequence(py, at, error))?)
+                            .unbind(),
+                    )
+                })
+                .collect();
+        }
+        let mut all = Vec::new();
+        for (at, ids) in sequences.try_iter()?.enumerate() {
+            all.push(token_ids(&ids?).map_err(|error| in_sequence(py, at, error))?);
+        }
+        let total: usize = all.iter().map(Vec::len).sum();
+        let decode = || self.core.decode_batch(&all, &options, threads);
+        let texts = guarded(py, || {
+            Ok(if total < DETACH_FROM {
+                decode()
+            } else {
+                py.detach(decode)
+            })
+        })?;
+        texts
+            .into_iter()
+            .enumerate()
+            .map(|(at, text)| match text {
+                Ok(text) => Ok(PyString::new(py, &text).unbind()),
+                Err(error) => Err(in_sequence(py, at, to_py(py, error))),
+            })
+            .collect()
+    }
+
+    /// The text of a whole sequence behind a prompt, with one record per id.
+    #[pyo3(signature = (token_ids, *, prompt_token_ids = None, skip_special_tokens = true,
+                        keep_special_tokens = None, unknown_ids = "error"))]
+    fn decode_attributed(
+        slf: &Bound<'_, Self>,
+        token_ids: &Bound<'_, PyAny>,
+        prompt_token_ids: Option<&Bound<'_, PyAny>>,
+        skip_special_tokens: bool,
+        keep_special_tokens: Option<&Bound<'_, PyAny>>,
+        unknown_ids: &str,
+    ) -> PyResult<DecodedText> {
+        let options = decode_options(
+            slf.get(),
+            skip_special_tokens,
+            keep_special_tokens,
+            unknown_ids,
+        )?;
+        crate::stream::decode_attributed(slf, token_ids, prompt_token_ids, options)
+    }
+
+    /// Chunks as they become certain, the flushed rest last.
+    #[pyo3(signature = (token_ids, *, prompt_token_ids = None, skip_special_tokens = true))]
+    fn stream(
+        slf: &Bound<'_, Self>,
+        token_ids: &Bound<'_, PyAny>,
+        prompt_token_ids: Option<&Bound<'_, PyAny>>,
+        skip_special_tokens: bool,
+    ) -> PyResult<ChunkIterator> {
+        ChunkIterator::open(slf, token_ids, prompt_token_ids, skip_special_tokens)
+    }
+
+    fn __repr__(&self) -> String {
+        let size = self
+            .core
+            .vocab_size()
+            .map_or_else(|_| String::new(), |size| format!(", {size} ids"));
+        format!("<detok.Tokenizer: {}{size}>", self.core.strategy_name())
+    }
+
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyAny>,))> {
+        let class: Bound<'py, PyType> = py.get_type::<Self>();
+        if let Some(source) = &self.source {
+            return Ok((class.getattr("load")?, (source.bind(py).clone(),)));
+        }
+        if let Some(json) = self.core.to_json() {
+            return Ok((
+                class.getattr("from_json")?,
+                (PyString::new(py, &json).into_any(),),
+            ));
+        }
+        let saved = self.core.to_bytes().map_err(|error| to_py(py, error))?;
+        Ok((
+            class.getattr("_from_saved")?,
+            (PyBytes::new(py, &saved).into_any(),),
+        ))
+    }
+}
+
+/// The same error, saying in which sequence of the batch.
+fn in_sequence(py: Python<'_>, at: usize, error: PyErr) -> PyErr {
+    match error
+        .value(py)
+        .call_method1("add_note", (format!("in sequence {at} of the batch"),))
+    {
+        Ok(_) => error,
+        Err(_) => detok_error(py, error.to_string()),
+    }
+}
