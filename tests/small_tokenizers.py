@@ -79,8 +79,11 @@ def _vocabulary(base: Iterable[str], pieces: Sequence[Piece]) -> tuple[dict[str,
     for text in [*base, *(p.text for p in pieces if p.kind == "normal")]:
         vocab.setdefault(text, len(vocab))
     added: dict[str, dict] = {}
+    behind = len(vocab)
     for text, kind in (p for p in pieces if p.kind != "normal"):
-        added.setdefault(text, added_token(vocab.get(text, len(vocab) + len(added)), text, kind == "special"))
+        if text not in added:
+            added[text] = added_token(vocab.get(text, behind), text, kind == "special")
+            behind += text not in vocab
     return vocab, list(added.values())
 
 

@@ -23,8 +23,8 @@ ROWS = {row["id"]: row for row in json.loads((DATA / "reported_faults.json").rea
 
 # Rows that wait for a part of the library: what they need, and the name that will bring it.
 NOT_YET = {
-    **dict.fromkeys(["B42", "B46", "B56"], ("stop strings and ids in themes of now", "TextDecodeOptions")),
-    **dict.fromkeys(["B108", "B122"], ("reasoning markers in themes of now", "SectionSplitter")),
+    **dict.fromkeys(["B42", "B46", "B56"], ("stop strings and stop ids", "TextDecodeOptions")),
+    **dict.fromkeys(["B108", "B122"], ("reasoning markers", "SectionSplitter")),
     **dict.fromkeys(
         ["B59", "B61", "B63", "B64", "B66", "B68", "B69", "B71", "B73", "B74", "B76", "B78"],
         ("stop strings", "TextDecodeOptions"),
@@ -50,6 +50,38 @@ def test_every_row_is_covered_or_waits():
     here = {name.split("_")[1].upper() for name in globals() if name.startswith("test_b")}
     assert set(BY_HAND) <= here
     assert len(FROM_FILE) > 50
+
+
+# What the runner below reads of a row's options, and what only tells where a row came from.
+CHECKED = {
+    *("expect_text", "expect_text_any", "expect_deltas", "expect_max_lag_tokens", "expect_offsets", "expect_spans"),
+    *("expect_byte_spans", "expect_query", "expect_token_events", "expect_token_count", "expect_usage"),
+    *("expect_token_bytes", "expect_deltas_join", "expect_ids_preserved"),
+}
+READ = {
+    *("pieces", "special", "added", "skip_special_tokens", "strip_leading_space", "decoder", "vocab_missing_bytes"),
+    *("raw_ids", "unknown_ids", "context_pieces", "context_token_bytes", "emit_every", "query", "steps"),
+}
+# `finish` has one way here (flush), clean-up and blanks between specials are never made, encoding is not the stream's.
+TOLD = {
+    *("reference", "finish", "spaces_between_special_tokens", "clean_up_tokenization_spaces", "byte_alphabet_hit"),
+    *("canonical_split", "template_suffix", "max_tokens", "source_text", "ids_240911", "round_trips"),
+}
+
+
+def test_every_option_of_a_row_is_known():
+    for name in FROM_FILE:
+        keys = set(options(ROWS[name]))
+        assert keys & CHECKED, name
+        assert keys <= CHECKED | READ | TOLD, (name, keys - CHECKED - READ - TOLD)
+
+
+def test_what_waits_needs_something_later():
+    """Rows about text, ids and spans alone have nothing to wait for."""
+    later = {"stop", "logprobs", "usage", "shape", "state"}
+    for name in NOT_YET:
+        row = ROWS[name]
+        assert row["theme"] in later or row["stop"] or {"stop_token_ids", "reasoning"} & set(options(row)), name
 
 
 @pytest.mark.parametrize("name", NOT_YET)
@@ -328,6 +360,7 @@ def test_row(built, tmp_path):
     if "emit_every" in given:
         every = given["emit_every"]
         calls = [ids[i : i + every] for i in range(0, len(ids), every)]
+    assert given.get("steps") in (None, [len(call) for call in calls])
     shown = replay(stream(), calls)
 
     if expect is not None:
@@ -417,6 +450,30 @@ def test_b134_the_public_file_gives_the_rows_bytes():
     ids = options(ROWS["B134"])["ids_240911"]
     assert [tokenizer.token_bytes(i).hex() for i in ids] == ROWS["B134"]["token_bytes"]
     assert replay(detok.DecodeStream(tokenizer), ones(ids)).text == options(ROWS["B134"])["expect_text"]
+
+
+def test_b141_the_unknown_token_is_a_special_with_a_name(tmp_path):
+    """The second half of B141: shown by name when specials are; id and place are reported either way."""
+    for built in build("B141"):
+        tokenizer = built.load(tmp_path)
+        shown = tokenizer.decode_attributed(built.ids, skip_special_tokens=False)
+        assert shown.text == "<unk></s>" == built.oracle(built.ids, skip=False)
+        assert shown.spans() == [(0, 5), (5, 9)]
+        hidden = tokenizer.decode_attributed(built.ids)
+        assert hidden.token_ids == built.ids
+        assert [a.anchor.kind for a in hidden.attributions] == ["zero_width"] * 2
+
+
+def test_b184_round_trips_change_nothing(tmp_path):
+    """Text goes round through ids three times; what comes back is what went in."""
+    for built in build("B184"):
+        if built.kind != "json":
+            continue  # a .model's encoder is not built here
+        tokenizer = built.load(tmp_path)
+        text = tokenizer.decode(built.ids)
+        for _ in range(options(ROWS["B184"])["round_trips"]):
+            assert tokenizer.decode(built.ids) == text
+            assert tokenizer.decode(tokenizer.encode(text)) == text == options(ROWS["B184"])["expect_text"]
 
 
 def test_b23_a_continuation_after_a_prompt_loses_its_sign(tmp_path):

@@ -141,16 +141,25 @@ def test_a_bad_id_at_the_end_of_a_prompt(tokenizer, name):
 
 def test_unmapped_prompt_ids_are_dropped(tokenizer):
     """They may lie between the tokenizer's vocabulary and the model's."""
-    for prompt in ([100_000], [2**32 - 1] * 3, [AB, 100_000], [HALF, 100_000, 2**32 - 1]):
+    for prompt in ([100_000], [2**32 - 1] * 3, [AB, 100_000], [AB] * 8 + [100_000] * 8):
         stream = detok.DecodeStream(tokenizer, prompt)
         stream.push_token(AB)
         assert stream.next_chunk().text == "ab"
 
 
+def test_unmapped_prompt_ids_do_not_part_a_character():
+    stream = detok.DecodeStream(byte_level(), [AB, HALF, 100_000, 2**32 - 1])
+    assert stream.step(REST) == "世!"
+    # Left broken, the prompt's own U+FFFD is the prompt's.
+    stream.reset([AB, HALF, 100_000])
+    assert stream.step(AB) == "ab"
+
+
 def test_the_first_bad_id_is_named(tokenizer):
-    with pytest.raises(detok.UnknownTokenError) as caught:
-        tokenizer.decode([AB, 100_000, -1])
-    assert (caught.value.token_id, caught.value.index) == (100_000, 1)
+    for first, second in [(100_000, 100_001), (-1, 2**40), (2**40, -1)]:
+        with pytest.raises(detok.UnknownTokenError) as caught:
+            tokenizer.decode([AB, first, second])
+        assert (caught.value.token_id, caught.value.index) == (first, 1)
 
 
 def test_an_index_that_raises():
@@ -342,7 +351,7 @@ def test_flush_before_what_was_handed_out(tokenizer):
     assert (last.text, everything.text) == ("a", "ababa")
 
 
-@pytest.mark.parametrize(("cut", "error"), [(-1, ValueError), (True, TypeError), (1.0, TypeError), ("1", TypeError)])
+@pytest.mark.parametrize(("cut", "error"), [(-1, ValueError), (1.0, TypeError), ("1", TypeError), (b"1", TypeError)])
 def test_flush_at_what_is_no_place(tokenizer, cut, error):
     stream = detok.DecodeStream(tokenizer)
     stream.push_token(AB)

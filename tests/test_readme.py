@@ -5,9 +5,8 @@ import io
 import re
 from pathlib import Path
 
-import pytest
-
 import detok
+import pytest
 from detok.__main__ import main
 
 ROOT = Path(__file__).resolve().parent.parent

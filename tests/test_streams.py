@@ -80,6 +80,21 @@ def earliest(deltas: list[str]) -> list[str]:
     return out
 
 
+@pytest.mark.parametrize("row", read_jsonl("harmony.jsonl"), ids=lambda row: row["name"])
+def test_harmony(row):
+    """Whole conversations with their channel markers, shown and hidden; one row is ids already."""
+    tokenizer, oracle = load_tokenizer("gpt-oss"), load_oracle("gpt-oss")
+    ids = row.get("ids") or oracle.encode(row["text"], add_special_tokens=False).ids
+    for skip in (False, True):
+        got = replay(detok.DecodeStream(tokenizer, skip_special_tokens=skip), ones(ids))
+        assert got.text == oracle.decode(ids, skip_special_tokens=skip)
+        assert got.everything.token_ids == ids
+        hidden = [not a.anchor.is_visible for a in got.everything.attributions]
+        assert hidden == [skip and tokenizer.is_special(i) for i in ids]
+    if "text" in row:
+        assert tokenizer.decode(ids, skip_special_tokens=False) == row["text"]
+
+
 def test_only_two_places_are_earlier():
     moved = [row["id"] for row in SERVER if earliest(row["deltas"]) != row["deltas"]]
     places = sum(a != b for row in SERVER for a, b in zip(earliest(row["deltas"]), row["deltas"], strict=True))

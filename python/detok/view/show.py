@@ -143,23 +143,23 @@ class Painter:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.tokens = 0
+        self.visible_tokens = 0
 
     def paint(self, chunk: DecodedText) -> str:
         """Every token leaves a trace: its own text, a sliver where it owns no character, or its name."""
         text, painted, done = chunk.text, [], 0
-        spans = chunk.spans(unit="codepoint", shared="own")
-        for record, (start, end) in zip(chunk.attributions, spans, strict=True):
-            # Text before the first record is the tail of a token that has left, in the colour it had.
-            painted.append(self._coloured(text[done:start]))
-            self.tokens += 1
-            if not record.anchor.is_visible:
+        spans, anchors = chunk.spans(unit="codepoint", shared="own"), chunk.offsets(unit="codepoint")
+        for record, anchor, (start, end) in zip(chunk.attributions, anchors, spans, strict=True):
+            # Text before the first record is the tail of a token that has left. So is a character that a record
+            # continues and yet owns in this chunk, unless it began in the prompt.
+            tail = start + (record.continues_char and start == anchor < end and self.visible_tokens > 0)
+            painted.append(self._coloured(text[done:tail]))
+            if record.anchor.is_visible:
+                self.visible_tokens += 1
+                painted.append(self._coloured(text[tail:end] or SLIVER))
+            else:
                 name = self.tokenizer.id_to_token(record.token_id)
                 painted.append(f"{DIM}[{escaped(name) if name else record.token_id}]{RESET}")
-            elif start == end:
-                painted.append(self._coloured(SLIVER))
-            else:
-                painted.append(self._coloured(text[start:end]))
             done = end
         painted.append(self._coloured(text[done:]))
         return "".join(painted)
@@ -167,7 +167,7 @@ class Painter:
     def _coloured(self, text: str) -> str:
         if not text:
             return ""
-        colour = f"\x1b[48;5;{BACKGROUNDS[self.tokens % len(BACKGROUNDS)]};38;5;16m"
+        colour = f"\x1b[48;5;{BACKGROUNDS[self.visible_tokens % len(BACKGROUNDS)]};38;5;16m"
         # A background that is on at a line feed would fill the next line.
         lines = [f"{colour}{harmless(line)}{RESET}" if line else "" for line in text.split("\n")]
         return f"{colour}↵{RESET}\n".join(lines)

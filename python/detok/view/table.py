@@ -58,8 +58,7 @@ def _spelled(tokenizer: Tokenizer, token_id: int) -> str:
         shown = escaped(name)
     else:
         return "unknown"
-    shown = _cut(shown)
-    return shown + (" (special)" if tokenizer.is_special(token_id) else "")
+    return f"'{_cut(shown)}'" + (" (special)" if tokenizer.is_special(token_id) else "")
 
 
 def _quoted(text: str) -> str:

@@ -485,6 +485,7 @@ impl Table {
                 (self.bytes.len() - bytes.len(), shape)
             }
         };
+        self.longest = self.longest.max(bytes.len() as u32);
         let offset = u32::try_from(offset)
             .map_err(|_| LoadError::invalid("the bytes of its tokens pass 4 GiB"))?;
         Ok(Entry {

@@ -194,8 +194,8 @@ proptest! {
         let options = shown.options(&sample);
         let expected = Reference::new(&sample, &options, Deviations::ALL).expected(&[], &ids);
         let got = common::decoded(&sample.loose, &[], &ids, &options);
-        prop_assert_eq!(&got.text, &expected.text);
-        prop_assert_eq!(got, expected.clone());
+        prop_assert_eq!(&got.text, &expected.text, "{}", sample.words(&ids));
+        prop_assert_eq!(got, expected.clone(), "{}", sample.words(&ids));
         prop_assert_eq!(sample.loose.decode(&ids, &options).unwrap(), expected.text);
     }
 
@@ -208,10 +208,12 @@ proptest! {
         let ids = sample.pick(&output, true);
         let options = shown.options(&sample);
         if let Some(expected) = crate_decode(&sample, &ids, &options) {
-            prop_assert_eq!(sample.strict.decode(&ids, &options).unwrap(), expected);
+            let got = sample.strict.decode(&ids, &options).unwrap();
+            prop_assert_eq!(got, expected, "{}", sample.words(&ids));
         }
         let expected = Reference::new(&sample, &options, Deviations::STRICT_STREAM).expected(&[], &ids);
-        prop_assert_eq!(common::decoded(&sample.strict, &[], &ids, &options), expected);
+        let got = common::decoded(&sample.strict, &[], &ids, &options);
+        prop_assert_eq!(got, expected, "{}", sample.words(&ids));
     }
 
     /// The twin without deviations is the crate.
@@ -356,8 +358,9 @@ proptest! {
         let options = shown.options(&sample);
         let expected = Reference::new(&sample, &options, Deviations::ALL).expected(&prompt, &ids);
         let got = common::decoded(&sample.loose, &prompt, &ids, &options);
-        prop_assert_eq!(&got.text, &expected.text);
-        prop_assert_eq!(&got, &expected);
+        let words = format!("{} | {}", sample.words(&prompt), sample.words(&ids));
+        prop_assert_eq!(&got.text, &expected.text, "{}", words);
+        prop_assert_eq!(&got, &expected, "{}", words);
         // By `decode` itself, where the prompt ends in a whole character.
         let (before, all) = (sample.loose.decode(&prompt, &options).unwrap(), [prompt, ids].concat());
         if let (false, Some(rest)) = (
@@ -439,7 +442,8 @@ proptest! {
         let mut stream = stream(&sample, &prompt, &options);
         stream.push_tokens(&ids).unwrap();
         let settled = stream.output().unwrap();
-        prop_assert_eq!(settled, twin.settled(&prompt, &ids));
+        let words = format!("{} | {}", sample.words(&prompt), sample.words(&ids));
+        prop_assert_eq!(settled, twin.settled(&prompt, &ids), "{}", words);
         let mut certain: Option<String> = None;
         for more in continuations(&sample) {
             let more: Vec<&str> = more.iter().map(String::as_str).collect();
@@ -449,7 +453,7 @@ proptest! {
                 Some(certain) => certain.truncate(common_prefix(certain, &text)),
             }
         }
-        prop_assert_eq!(settled, certain.unwrap());
+        prop_assert_eq!(settled, certain.unwrap(), "{}", words);
     }
 }
 

@@ -11,8 +11,8 @@ use crate::tokenizer::{Loaded, Tokenizer};
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// Loads the text of a rank file: lines of base64 and rank. `special_tokens` are names and ids,
@@ -76,14 +76,16 @@ pub fn from_token_bytes(
             )));
         }
     }
+    let special_token_ids: HashSet<&TokenId> = special_token_ids.iter().collect();
     let mut builder = TableBuilder::default();
     for (index, bytes) in tokens.into_iter().enumerate() {
         let id = TokenId::try_from(index)
             .map_err(|_| LoadError::invalid(format!("{count} tokens are more than ids")))?;
         let Some(bytes) = bytes else { continue };
-        let flags = match special_token_ids.contains(&id) {
-            true => special_flags(),
-            false => TokenFlags::default(),
+        let flags = if special_token_ids.contains(&id) {
+            special_flags()
+        } else {
+            TokenFlags::default()
         };
         builder.insert(id, spec(bytes, flags));
     }
@@ -204,9 +206,10 @@ impl RankTokens {
 pub(super) fn add_missing(builder: &mut TableBuilder, extra: Vec<AddedToken>) {
     for token in extra {
         if !builder.contains(token.id) {
-            let flags = match token.special {
-                true => special_flags().with(TokenFlags::ADDED),
-                false => TokenFlags::ADDED,
+            let flags = if token.special {
+                special_flags().with(TokenFlags::ADDED)
+            } else {
+                TokenFlags::ADDED
             };
             builder.insert(token.id, spec(token.content.into_bytes(), flags));
         }

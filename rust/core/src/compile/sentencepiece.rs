@@ -40,9 +40,10 @@ pub(super) fn compile(model: &[u8], extra: Vec<AddedToken>) -> Result<Loaded, Lo
         builder.insert(id, spec);
     }
     add_missing(&mut builder, extra);
-    let family = match has_bytes {
-        true => Family::ByteFallback,
-        false => Family::Metaspace,
+    let family = if has_bytes {
+        Family::ByteFallback
+    } else {
+        Family::Metaspace
     };
     let program = Program {
         repair: Repair::EachByte,
@@ -268,7 +269,6 @@ impl<'m> Piece<'m> {
 
 /// The fields of one message. Each borrows from the input, so nothing is allocated for lengths
 /// that the input only claims.
-#[derive(Clone, Copy)]
 struct Fields<'m> {
     bytes: &'m [u8],
     /// Where `bytes` starts in the file.
@@ -528,7 +528,11 @@ mod tests {
         let first_piece = piece("<unk>", UNKNOWN).len();
         let pieces = whole.len() - 15;
         for (len, damaged) in every_prefix(&whole).enumerate() {
-            assert_eq!(looks_like_sentencepiece(&damaged), len >= first_piece, "{len}");
+            assert_eq!(
+                looks_like_sentencepiece(&damaged),
+                len >= first_piece,
+                "{len}"
+            );
             let loaded = from_sentencepiece(&damaged);
             assert!(loaded.is_err() || len > pieces, "a prefix of {len} bytes");
         }

@@ -33,9 +33,10 @@ pub fn load_path(path: &Path, strict: bool) -> Result<Loaded, LoadError> {
     let names = file_names(path)?;
     let mut warnings = Vec::new();
     let file = find_tokenizer(path, &names, &mut warnings)?;
-    let extra = match names.iter().any(|name| name == CONFIG_NAME) {
-        true => added_tokens(&path.join(CONFIG_NAME), &mut warnings),
-        false => Vec::new(),
+    let extra = if names.iter().any(|name| name == CONFIG_NAME) {
+        added_tokens(&path.join(CONFIG_NAME), &mut warnings)
+    } else {
+        Vec::new()
     };
     let mut loaded = load_file(&file, extra, strict)?;
     loaded.warnings.append(&mut warnings);
@@ -159,7 +160,10 @@ fn find_tokenizer(
     names: &[String],
     warnings: &mut Vec<String>,
 ) -> Result<PathBuf, LoadError> {
-    let is_tekken = |name: &&String| name.starts_with("tekken") && name.ends_with(".json");
+    let is_tekken = |name: &&String| {
+        let stem = name.strip_suffix(".json");
+        stem.is_some_and(|stem| stem.starts_with("tekken"))
+    };
     let json = names
         .iter()
         .find(|name| *name == "tokenizer.json")
@@ -176,10 +180,7 @@ fn find_tokenizer(
             Some(Format::Json) | None => {}
         }
     }
-    let found = match ranks.is_empty() {
-        true => models,
-        false => ranks,
-    };
+    let found = if ranks.is_empty() { models } else { ranks };
     let usual = USUAL_NAMES.iter().find(|&name| found.contains(name));
     match (usual.or(found.first()), found.as_slice()) {
         (None, _) => Err(LoadError::invalid(
@@ -202,7 +203,9 @@ fn find_tokenizer(
 
 /// Whether a name is one that rank files or `SentencePiece` models go by.
 fn may_be_model(name: &str) -> bool {
-    name.ends_with(".tiktoken") || name.ends_with(".model") || name.contains(".model.")
+    // A version may follow: `tokenizer.model.v3`.
+    let mut extensions = name.split('.').skip(1);
+    extensions.any(|extension| ["model", "tiktoken"].contains(&extension))
 }
 
 /// Enough of a file to tell its format.

@@ -129,29 +129,25 @@ fn tokens(file: &TekkenFile<'_>) -> Result<RankTokens, String> {
 /// A name for each id below `count`.
 fn special_names(file: &TekkenFile<'_>, count: u32) -> Result<BTreeMap<TokenId, String>, String> {
     let mut names = BTreeMap::new();
-    match &file.special_tokens {
-        Some(listed) => {
-            for token in listed {
-                let SpecialToken { rank, token_str } = token;
-                if *rank >= count {
-                    return Err(format!(
-                        "special token {token_str:?} has rank {rank}; there are {count}"
-                    ));
-                }
-                if let Some(other) = names.insert(*rank, token_str.clone()) {
-                    return Err(format!(
-                        "special tokens {other:?} and {token_str:?} share rank {rank}"
-                    ));
-                }
+    if let Some(listed) = &file.special_tokens {
+        for SpecialToken { rank, token_str } in listed {
+            if *rank >= count {
+                return Err(format!(
+                    "special token {token_str:?} has rank {rank}; there are {count}"
+                ));
+            }
+            if let Some(other) = names.insert(*rank, token_str.clone()) {
+                return Err(format!(
+                    "special tokens {other:?} and {token_str:?} share rank {rank}"
+                ));
             }
         }
-        None => {
-            if let Some(version) = unlisted_version(&file.config) {
-                return Err(format!("version {version:?} must list its special_tokens"));
-            }
-            let defaults = (0..count).zip(DEFAULT_SPECIALS);
-            names.extend(defaults.map(|(id, name)| (id, name.to_owned())));
+    } else {
+        if let Some(version) = unlisted_version(&file.config) {
+            return Err(format!("version {version:?} must list its special_tokens"));
         }
+        let defaults = (0..count).zip(DEFAULT_SPECIALS);
+        names.extend(defaults.map(|(id, name)| (id, name.to_owned())));
     }
     for id in 0..count {
         names.entry(id).or_insert_with(|| format!("<SPECIAL_{id}>"));
