@@ -1,4 +1,4 @@
-"""Hypothesis profiles and the real tokenizers, loaded once per session."""
+"""Hypothesis profiles and the real tokenizers, loaded once per test run."""
 
 import gzip
 import json

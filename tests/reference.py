@@ -403,6 +403,7 @@ class Token:
     """One entry: its string (or its bytes, in byte vocabularies) and what the decoder must know of it."""
 
     text: str = ""
+    name: str = ""
     data: bytes | None = None
     special: bool = False
     literal: bool = False
@@ -463,11 +464,11 @@ class Vocabulary:
             contents[token_id] = content
 
         literal = "D2" not in rules
-        tokens = {token_id: Token(text, special=text in specials) for token_id, text in strings.items()}
+        tokens = {token_id: Token(text, text, special=text in specials) for token_id, text in strings.items()}
         for token_id, content in contents.items():
             text = normalized.get(token_id, content)
             inverted = token_id in normalized and inverts_bytes(normalizer)
-            tokens[token_id] = Token(text, special=text in specials, literal=literal and not inverted)
+            tokens[token_id] = Token(text, content, special=text in specials, literal=literal and not inverted)
 
         def runner(rules: frozenset[str]) -> tuple[Callable[[list[tuple[int, Token]]], list[Cell]], list[str]]:
             steps, strings = steps_of(data.get("decoder"), rules)
@@ -485,7 +486,9 @@ class Vocabulary:
         probes += [[Token(f"<0x{byte:02X}>") for byte in tail] for tail in TAILS]
         probes += [[Token(to_letters(tail))] for tail in TAILS]
         one_shot = runner(rules | {"D1"})[0] if strict else None
-        return cls(tokens, {**id_of, **added_ids}, run, probes, one_shot, differs)
+        # Where an added token takes the id of another, the other's name leads nowhere.
+        names = {name: token_id for name, token_id in {**id_of, **added_ids}.items() if tokens[token_id].name == name}
+        return cls(tokens, names, run, probes, one_shot, differs)
 
     @classmethod
     def from_token_bytes(cls, tokens: Sequence[bytes | None], special_token_ids: Iterable[int] = ()) -> Vocabulary:
@@ -511,7 +514,8 @@ class Vocabulary:
     ) -> Vocabulary:
         """A SentencePiece model: (piece, "normal" | "unknown" | "control" | "user_defined" | "byte" | "unused")."""
         table = {
-            n: Token(text, special=kind in ("unknown", "control"), kind=kind) for n, (text, kind) in enumerate(pieces)
+            n: Token(text, text, special=kind in ("unknown", "control"), kind=kind)
+            for n, (text, kind) in enumerate(pieces)
         }
 
         def run(tokens: list[tuple[int, Token]]) -> list[Cell]:
@@ -745,7 +749,7 @@ class DecodedText:
         hits = [
             index
             for index, (first, last) in enumerate(self.spans(unit=unit))
-            if self.records[index].visible and first < end and start < last and start < end
+            if self.records[index].visible and max(first, start) < min(last, end)
         ]
         return range(hits[0], hits[-1] + 1) if hits else range(0)
 
@@ -766,7 +770,7 @@ class DecodedText:
                 continue
             marks = [inside(place) for place in edges if first <= place < last]
             if rule == "first":
-                out.append(bool(marks) and marks[0])
+                out.append(inside(record.byte_offset))
             elif rule == "any":
                 out.append(any(marks))
             elif rule == "all":
@@ -775,15 +779,13 @@ class DecodedText:
                 out.append(2 * sum(marks) > len(marks))
         return out
 
-    def truncated(self, length: int, sent: int = 0) -> DecodedText:
-        """A7; the first `sent` records have left and stay as they are."""
+    def truncated(self, length: int) -> DecodedText:
+        """A7."""
         if length >= byte_len(self.text):
             return self
         records = []
-        for index, (record, (_, end)) in enumerate(zip(self.records, self.touch(), strict=True)):
-            if index < sent:
-                records.append(record)
-            elif record.byte_offset >= length if record.visible else record.byte_offset > length:
+        for record, (_, end) in zip(self.records, self.touch(), strict=True):
+            if record.byte_offset >= length if record.visible else record.byte_offset > length:
                 records.append(Record(record.token_id, False, length, cut=True))
             else:
                 records.append(replace(record, cut=record.cut or (record.visible and end > length)))
@@ -895,8 +897,9 @@ class WindowDecoder:
             start = min(byte_len(prefix), len(data))
             while start not in boundaries(decoded):
                 start -= 1
-            for n in waiting:
-                landings[n] = (byte_len(text), False)
+            for order, n in enumerate(waiting):
+                # They share the piece; only the first can hold its first byte.
+                landings[n] = (byte_len(text), order > 0)
             waiting.clear()
             text += data[start:].decode()
 
@@ -1042,7 +1045,7 @@ class DecodeStream:
         if truncate_output_to is not None and truncate_output_to < byte_len(ended.text):
             if truncate_output_to < self.sent_bytes or truncate_output_to not in boundaries(ended.text):
                 raise ValueError("cut before text that has left, or inside a character")
-            everything = everything.truncated(truncate_output_to, self.sent_records)
+            everything = everything.truncated(truncate_output_to)
         self.now = replace(ended, text=everything.text, incomplete_bytes=0)
         self.finished = True
         data = everything.text.encode()
@@ -1071,5 +1074,6 @@ class DecodeStream:
         return {
             "incomplete_bytes": self.now.incomplete_bytes,
             "held_bytes": byte_len(self.now.text) - max(self.cutoff(), self.sent_bytes),
-            "waiting_tokens": sum(landing is None for landing in self.now.landings),
+            # Those behind a token that waits cannot leave before it.
+            "waiting_tokens": len(self.token_ids) - [*self.now.landings, None].index(None),
         }

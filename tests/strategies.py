@@ -244,7 +244,6 @@ DECODERS: dict[str, tuple[dict[str, Any] | None, ...]] = {
         sequence(BYTE_FALLBACK, FUSE, REPLACE, STRIP),
         sequence(BYTE_FALLBACK, FUSE, REPLACE),
         sequence(BYTE_FALLBACK, REPLACE, FUSE, STRIP),
-        sequence(BYTE_FALLBACK, FUSE, STRIP, REPLACE),
         sequence(REPLACE, BYTE_FALLBACK, FUSE, STRIP | {"start": 2}),
         sequence(sequence(REPLACE, BYTE_FALLBACK), sequence(FUSE, STRIP)),
     ),

@@ -109,7 +109,9 @@ CONTRACT = [
         ("\ufffd", "V0 C0"),
         id="row 12: half a character at the end",
     ),
-    pytest.param({"prompt": b"Hi"}, b"!", [("!", "V0"), None], ("!", "V0"), id="row 15: the prompt has no record"),
+    pytest.param(
+        {"prompt": list(b"Hi")}, b"!", [("!", "V0"), None], ("!", "V0"), id="row 15: the prompt has no record"
+    ),
     pytest.param(
         {"unknown_ids": "skip"},
         [UNKNOWN, 0x48, UNKNOWN, 0x65],
@@ -169,15 +171,13 @@ def test_flush_cuts(token_ids, cut, everything):
     assert (last or DecodedText()) == whole
 
 
-def test_a_record_that_left_is_not_changed_by_a_cut():
-    running = stream(min_bytes_to_buffer=2)
-    running.push_tokens([WORD, AB])
-    assert shown(running.next_chunk()) == ("abcd", "V0")
+def test_everything_tells_of_a_cut_also_for_records_that_left():
     running = stream(min_bytes_to_buffer=2)
     running.push_token(WORD)
-    assert shown(running.next_chunk()) == ("ab", "V0")
+    chunk = running.next_chunk()
     last, whole = running.flush(3)
-    assert (shown(last), shown(whole)) == (("c", ""), ("abc", "V0"))
+    assert (shown(last), shown(whole)) == (("c", ""), ("abc", "V0*"))
+    assert shown(chunk) == ("ab", "V0")
 
 
 # ---------------------------------------------------------------- joining and splitting

@@ -254,7 +254,7 @@ def with_decoder(name: str, decoder: dict | None) -> str:
     return json.dumps(json.loads(tokenizer_text(name)) | {"decoder": decoder})
 
 
-def shared(name: str) -> Source:
+def in_tree(name: str) -> Source:
     """A tokenizer.json of tests/data, which other modules use too."""
     return hf_source(load_tokenizer(name), load_oracle(name), tokenizer_text(name))
 
@@ -280,11 +280,11 @@ LLAMA3 = {"<|begin_of_text|>": 128_000, "<|end_of_text|>": 128_001, "<|eot_id|>"
 
 # name: (strategy, how to open it)
 SOURCES = {
-    "smollm2": ("byte_level", lambda tmp: shared("smollm2")),
-    "qwen3": ("byte_level", lambda tmp: shared("qwen3")),
-    "gpt-oss": ("byte_level", lambda tmp: shared("gpt-oss")),
+    "smollm2": ("byte_level", lambda tmp: in_tree("smollm2")),
+    "qwen3": ("byte_level", lambda tmp: in_tree("qwen3")),
+    "gpt-oss": ("byte_level", lambda tmp: in_tree("gpt-oss")),
     "deepseek-v4": ("byte_level", lambda tmp: asset_json("deepseek-v4/tokenizer.json")),
-    "mistral-v3": ("byte_fallback", lambda tmp: shared("mistral-v3")),
+    "mistral-v3": ("byte_fallback", lambda tmp: in_tree("mistral-v3")),
     "mistral-v3 without strip": (
         "byte_fallback",
         lambda tmp: hf(
@@ -292,11 +292,11 @@ SOURCES = {
         ),
     ),
     "mon": ("byte_fallback", lambda tmp: asset_json("mon/tokenizer.json")),
-    "t5-small": ("metaspace", lambda tmp: shared("t5-small")),
+    "t5-small": ("metaspace", lambda tmp: in_tree("t5-small")),
     "t5-small never": ("metaspace", lambda tmp: hf(with_decoder("t5-small", small.METASPACE_NEVER))),
     "nepali-unigram": ("metaspace", lambda tmp: asset_json("nepali-unigram/tokenizer.json")),
     "j2 pieces": ("metaspace", lambda tmp: j2_pieces()),
-    "bert": ("wordpiece", lambda tmp: shared("bert-base-uncased")),
+    "bert": ("wordpiece", lambda tmp: in_tree("bert-base-uncased")),
     "bert plain": ("wordpiece", lambda tmp: hf(with_decoder("bert-base-uncased", small.WORDPIECE_PLAIN))),
     "nepali-wordpiece": ("wordpiece", lambda tmp: asset_json("nepali-wordpiece/tokenizer.json")),
     "clip": ("bpe_suffix", lambda tmp: hf(assets.clip_json())),
@@ -331,6 +331,14 @@ if assets.HAS_SPLINTR:
             lambda tmp: hf(assets.spm_json("llama2"), lambda texts: assets.splintr_encode("llama2", texts)),
         ),
     }
+
+
+def test_every_pinned_wheel_is_read():
+    pins = [line for line in assets.REQUIREMENTS.read_text(encoding="utf-8").splitlines() if "==" in line]
+    pinned = {"-".join(line.split(" ")[0].split("==")).replace("-", "_") for line in pins}
+    read = {member.wheel.strip("-").replace("-", "_") for member in assets.MEMBERS.values()}
+    assert pinned - read == {"splintr_rs_0.22.0"}
+    assert read <= pinned
 
 
 @pytest.fixture(scope="module", params=SOURCES)

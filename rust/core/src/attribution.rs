@@ -183,16 +183,14 @@ impl DecodedText {
         if !self.text.is_char_boundary(byte_len) {
             return Err(Error::CutInsideCharacter { at: byte_len });
         }
-        Ok(self.split_at(byte_len, self.leaving(0, byte_len)))
+        Ok(self.split_at(byte_len, self.leaving(byte_len)))
     }
 
-    /// Index of the first record, from `from` on, that may not leave with the text before `cut`.
-    fn leaving(&self, from: usize, cut: usize) -> usize {
-        let rest = self.attributions.get(from..).unwrap_or_default();
-        let stays = rest
-            .iter()
-            .position(|record| !record.anchor.leaves_before(cut));
-        from + stays.unwrap_or(rest.len())
+    /// Index of the first record that may not leave with the text before `cut`.
+    fn leaving(&self, cut: usize) -> usize {
+        let mut records = self.attributions.iter();
+        let stays = records.position(|record| !record.anchor.leaves_before(cut));
+        stays.unwrap_or(self.attributions.len())
     }
 
     /// The prefix of `byte_len` bytes and `records` records; the rest stays, rebased.
@@ -237,6 +235,14 @@ impl DecodedText {
         self.text.truncate(at);
         Ok(())
     }
+}
+
+/// The last character boundary at or before `at`, which is inside the text.
+pub(crate) fn floor_char_boundary(text: &str, at: usize) -> usize {
+    let boundary = (at.saturating_sub(3)..=at)
+        .rev()
+        .find(|&at| text.is_char_boundary(at));
+    boundary.unwrap_or(text.len())
 }
 
 /// Where the first byte of a waiting token is to be found.
@@ -288,17 +294,15 @@ impl Sink for String {
     fn discard(&mut self, _consumed: usize, _latest_goes_on: bool) {}
 }
 
-/// Everything a stream has settled, what of it was handed out, and the tokens that wait.
+/// Settled text and records that were not handed out, and the tokens that wait.
 #[derive(Clone, Debug, Default)]
 pub struct AttributedTextBuffer {
     settled: DecodedText,
     waiting: SmallVec<[WaitingToken; 2]>,
-    handed_bytes: usize,
-    handed_records: usize,
 }
 
 /// A point to come back to when a call fails half-way.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Checkpoint {
     text_len: usize,
     records: usize,
@@ -306,16 +310,10 @@ pub(crate) struct Checkpoint {
 }
 
 impl AttributedTextBuffer {
-    /// Settled text, handed out or not, as far as it is kept.
+    /// Settled text that was not handed out.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.settled.text
-    }
-
-    /// Bytes of settled text that were not handed out.
-    #[must_use]
-    pub fn held_bytes(&self) -> usize {
-        self.settled.text.len() - self.handed_bytes
     }
 
     /// Tokens whose place in the text is not known yet, or that stand behind one.
@@ -324,16 +322,11 @@ impl AttributedTextBuffer {
         self.waiting.len()
     }
 
-    /// Bytes of the kept text that were handed out.
+    /// Neither text nor records nor tokens that wait.
+    #[inline]
     #[must_use]
-    pub fn handed_bytes(&self) -> usize {
-        self.handed_bytes
-    }
-
-    /// Makes room for a run of tokens.
-    pub(crate) fn reserve(&mut self, tokens: usize) {
-        self.settled.attributions.reserve(tokens);
-        self.settled.text.reserve(tokens * 4);
+    pub fn is_empty(&self) -> bool {
+        self.settled.is_empty() && self.waiting.is_empty()
     }
 
     pub(crate) fn checkpoint(&self) -> Checkpoint {
@@ -351,138 +344,44 @@ impl AttributedTextBuffer {
         self.waiting = checkpoint.waiting;
     }
 
-    /// Ends of the text and of the records that may leave while `min_bytes` bytes at the end are
-    /// held back (A6); `None` if that is neither text nor a record (A5).
-    fn leaving(&self, min_bytes: usize) -> Option<(usize, usize)> {
+    /// Makes room for a run of tokens.
+    pub(crate) fn reserve(&mut self, tokens: usize) {
+        self.settled.attributions.reserve(tokens);
+        // The usual length of a token; longer ones grow the text as it comes.
+        self.settled.text.reserve(tokens * 4);
+    }
+
+    /// The next chunk, or `None` if neither text nor a record may leave while `min_bytes` bytes at
+    /// the end are held back (A5, A6).
+    pub fn next_chunk(&mut self, min_bytes: usize) -> Option<DecodedText> {
         let cut = self.settled.text.len().saturating_sub(min_bytes);
-        let cut = self
-            .settled
-            .text
-            .floor_char_boundary(cut)
-            .max(self.handed_bytes);
-        let records = self.settled.leaving(self.handed_records, cut);
-        (cut != self.handed_bytes || records != self.handed_records).then_some((cut, records))
-    }
-
-    /// The next chunk, or `None` if nothing may leave. `keep`: the buffer keeps what it hands out.
-    pub fn next_chunk(&mut self, min_bytes: usize, keep: bool) -> Option<DecodedText> {
-        let (cut, records) = self.leaving(min_bytes)?;
-        Some(if keep {
-            self.copy_out(cut, records)
-        } else {
-            self.split_off(cut, records)
-        })
-    }
-
-    /// The text of the next chunk alone, its records counted as handed out.
-    pub(crate) fn next_text(&mut self, min_bytes: usize, keep: bool) -> Option<String> {
-        let (cut, records) = self.leaving(min_bytes)?;
-        if !keep {
-            return Some(self.split_off(cut, records).text).filter(|text| !text.is_empty());
+        let cut = floor_char_boundary(&self.settled.text, cut);
+        let records = self.settled.leaving(cut);
+        if cut == 0 && records == 0 {
+            return None;
         }
-        let text = self
-            .settled
-            .text
-            .get(self.handed_bytes..cut)
-            .unwrap_or_default();
-        let text = (!text.is_empty()).then(|| text.to_owned());
-        self.handed_bytes = cut;
-        self.handed_records = records;
-        text
-    }
-
-    /// The first chunk, no longer kept.
-    fn split_off(&mut self, cut: usize, records: usize) -> DecodedText {
         for token in &mut self.waiting {
             if let Place::Settled(offset) = &mut token.place {
                 *offset -= (cut as u32).min(*offset);
             }
         }
-        self.settled.split_at(cut, records)
+        Some(self.settled.split_at(cut, records))
     }
 
-    /// Counts everything as handed out; the caller has the text already.
-    #[inline]
-    pub(crate) fn hand_out_all(&mut self, keep: bool) {
-        if keep {
-            self.handed_bytes = self.settled.text.len();
-            self.handed_records = self.settled.attributions.len();
-        } else {
-            self.settled.text.clear();
-            self.settled.attributions.clear();
+    /// All settled text; its records are dropped.
+    pub(crate) fn take_text(&mut self) -> String {
+        self.settled.attributions.clear();
+        for token in &mut self.waiting {
+            if let Place::Settled(offset) = &mut token.place {
+                *offset = 0;
+            }
         }
+        std::mem::take(&mut self.settled.text)
     }
 
-    /// Whether everything settled was handed out and no token waits.
-    #[inline]
-    pub(crate) fn is_drained(&self) -> bool {
-        self.handed_bytes == self.settled.text.len()
-            && self.handed_records == self.settled.attributions.len()
-            && self.waiting.is_empty()
-    }
-
-    fn copy_out(&mut self, cut: usize, records: usize) -> DecodedText {
-        let base = self.handed_bytes as u32;
-        let text = self
-            .settled
-            .text
-            .get(self.handed_bytes..cut)
-            .unwrap_or_default();
-        let leaving = self.settled.attributions.get(self.handed_records..records);
-        let chunk = DecodedText {
-            text: text.to_owned(),
-            attributions: leaving
-                .unwrap_or_default()
-                .iter()
-                .map(|record| record.rebased(|offset| offset - base.min(offset)))
-                .collect(),
-        };
-        self.handed_bytes = cut;
-        self.handed_records = records;
-        chunk
-    }
-
-    /// Ends the text, cut at `cut` if given: the last chunk and everything kept.
-    ///
-    /// # Errors
-    /// [`Error::CutBeforeHandedOut`] and [`Error::CutInsideCharacter`]; see [`Self::check_cut`].
-    pub(crate) fn finish(
-        &mut self,
-        cut: Option<usize>,
-        keep: bool,
-    ) -> Result<(Option<DecodedText>, DecodedText), Error> {
-        if let Some(at) = cut {
-            self.settled.truncate(at)?;
-        }
-        if !keep {
-            let rest = self.settled.take();
-            return Ok(((!rest.is_empty()).then(|| rest.clone()), rest));
-        }
-        let end = (self.settled.text.len(), self.settled.attributions.len());
-        let last =
-            (end != (self.handed_bytes, self.handed_records)).then(|| self.copy_out(end.0, end.1));
-        self.handed_bytes = 0;
-        self.handed_records = 0;
-        Ok((last, self.settled.take()))
-    }
-
-    /// Whether the text, with `rest` still to be settled behind it, may be cut at `at`.
-    pub(crate) fn check_cut(&self, at: usize, rest: &str) -> Result<(), Error> {
-        let text = &self.settled.text;
-        if at < self.handed_bytes {
-            return Err(Error::CutBeforeHandedOut {
-                at,
-                handed_out: self.handed_bytes,
-            });
-        }
-        let inside = match at.checked_sub(text.len()) {
-            None => !text.is_char_boundary(at),
-            Some(beyond) => beyond < rest.len() && !rest.is_char_boundary(beyond),
-        };
-        if inside {
-            return Err(Error::CutInsideCharacter { at });
-        }
-        Ok(())
+    /// Ends the text: what was not handed out. No token waits any more.
+    pub(crate) fn take(&mut self) -> DecodedText {
+        self.settled.take()
     }
 
     fn end(&self) -> u32 {
@@ -565,7 +464,7 @@ impl Sink for AttributedTextBuffer {
                 return Err(position - consumed as u32);
             }
             let start = if same_bytes {
-                text.floor_char_boundary(at)
+                floor_char_boundary(text, at)
             } else {
                 0
             };

@@ -14,6 +14,7 @@ mod stream;
 mod table;
 mod token;
 mod tokenizer;
+mod transcript;
 mod utf8;
 mod window;
 
@@ -33,4 +34,5 @@ pub use stream::{DecodeStream, Pending, StepText, StreamOptions};
 pub use table::{Table, TokenFlags};
 pub use token::{TokenId, UnknownIds};
 pub use tokenizer::{DecodeOptions, Loaded, Tokenizer};
+pub use transcript::Transcript;
 pub use window::{SAFE_SUFFIX_MAX, SAFE_SUFFIX_MIN, SourceError, WINDOW_LIMIT, WindowSource};

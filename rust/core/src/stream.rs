@@ -7,7 +7,9 @@ use crate::exact::ExactDecoder;
 use crate::table::Table;
 use crate::token::{TokenId, UnknownIds};
 use crate::tokenizer::{DecodeOptions, Strategy, Tokenizer, decode_into};
-use crate::window::{SourceError, WindowDecoder, WindowSource};
+use crate::transcript::{History, Replay, Transcript};
+use crate::window::{WindowDecoder, WindowSource};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// What a stream shows, tolerates, holds back and keeps.
@@ -70,9 +72,14 @@ pub struct DecodeStream {
     tokenizer: Arc<Tokenizer>,
     options: StreamOptions,
     decoder: Decoder,
+    /// What is settled and was not handed out.
     buffer: AttributedTextBuffer,
+    history: History,
+    /// Bytes of text handed out, if they are kept.
+    handed_bytes: usize,
     token_count: u64,
-    finished: bool,
+    /// Set by the flush.
+    transcript: Option<Arc<Transcript>>,
 }
 
 impl DecodeStream {
@@ -85,13 +92,20 @@ impl DecodeStream {
         prompt: &(impl Prompt<E> + ?Sized),
         options: StreamOptions,
     ) -> Result<Self, E> {
+        let decoder = seed(&tokenizer, prompt, &options.decode)?;
         Ok(Self {
-            decoder: seed(&tokenizer, prompt, &options.decode)?,
+            history: match &decoder {
+                _ if !options.keep_output => History::Forgotten,
+                Decoder::Exact(decoder) => History::Ids(Box::new(Replay::new(*decoder))),
+                Decoder::Window(_) => History::Chunks(DecodedText::default()),
+            },
             tokenizer,
             options,
+            decoder,
             buffer: AttributedTextBuffer::default(),
+            handed_bytes: 0,
             token_count: 0,
-            finished: false,
+            transcript: None,
         })
     }
 
@@ -100,10 +114,7 @@ impl DecodeStream {
     /// # Errors
     /// As [`Self::open`].
     pub fn reset<E: From<Error>>(&mut self, prompt: &(impl Prompt<E> + ?Sized)) -> Result<(), E> {
-        self.decoder = seed(&self.tokenizer, prompt, &self.options.decode)?;
-        self.buffer = AttributedTextBuffer::default();
-        self.token_count = 0;
-        self.finished = false;
+        *self = Self::open(Arc::clone(&self.tokenizer), prompt, self.options.clone())?;
         Ok(())
     }
 
@@ -123,15 +134,7 @@ impl DecodeStream {
     ///
     /// # Errors
     /// [`Error::UnknownToken`], [`Error::Finished`], [`Error::TextTooLong`], a window source's own.
-    #[inline]
     pub fn push_token(&mut self, id: TokenId) -> Result<usize, Error> {
-        if let Some(text) = copied(&self.tokenizer, &self.decoder, id) {
-            if !self.finished && self.buffer.text().len() + text.len() <= self.options.text_limit {
-                self.buffer.copy(id, text);
-                self.token_count += 1;
-                return Ok(text.len());
-            }
-        }
         self.push_tokens(&[id])
     }
 
@@ -140,24 +143,25 @@ impl DecodeStream {
     /// # Errors
     /// As [`Self::push_token`], with the index in this run.
     pub fn push_tokens(&mut self, ids: &[TokenId]) -> Result<usize, Error> {
-        if self.finished {
+        if self.transcript.is_some() {
             return Err(Error::Finished);
         }
         let before = self.buffer.text().len();
         match (self.tokenizer.strategy(), &mut self.decoder) {
             (Strategy::Exact(table), Decoder::Exact(decoder)) => {
-                let most = before + decoder.most_unsettled(table.program());
+                let most = self.handed_bytes + before + decoder.most_unsettled(table.program());
                 check_run(table, ids, &self.options, most)?;
                 self.buffer.reserve(ids.len());
                 decode_into(table, decoder, ids, &self.options.decode, &mut self.buffer)?;
             }
             (Strategy::Window { source, .. }, Decoder::Window(decoder)) => {
-                let start = (decoder.clone(), self.buffer.checkpoint());
                 let run = WindowRun {
                     tokenizer: &self.tokenizer,
                     source: source.as_ref(),
                     options: &self.options,
+                    handed_bytes: self.handed_bytes,
                 };
+                let start = (decoder.clone(), self.buffer.checkpoint());
                 if let Err(error) = run.push(ids, decoder, &mut self.buffer) {
                     *decoder = start.0;
                     self.buffer.restore(start.1);
@@ -168,14 +172,22 @@ impl DecodeStream {
             (Strategy::Exact(_), Decoder::Window(_))
             | (Strategy::Window { .. }, Decoder::Exact(_)) => {}
         }
+        if let History::Ids(replay) = &mut self.history {
+            replay.extend(ids);
+        }
         self.token_count += ids.len() as u64;
         Ok(self.buffer.text().len() - before)
     }
 
     /// What may leave now: text, records, or both (A5, A6).
     pub fn next_chunk(&mut self) -> Option<DecodedText> {
-        self.buffer
-            .next_chunk(self.options.min_bytes_to_buffer, self.options.keep_output)
+        let chunk = self.buffer.next_chunk(self.options.min_bytes_to_buffer)?;
+        if let History::Chunks(kept) = &mut self.history {
+            // Pushes refuse more text than offsets can address.
+            let _fits = kept.append(&chunk);
+        }
+        self.count_handed(chunk.text.len());
+        Some(chunk)
     }
 
     /// Pushes one token and hands out what may leave, as text alone. Its records count as handed out.
@@ -184,24 +196,38 @@ impl DecodeStream {
     /// As [`Self::push_token`].
     #[inline]
     pub fn step(&mut self, id: TokenId) -> Result<StepText, Error> {
-        if self.options.min_bytes_to_buffer == 0 && self.buffer.is_drained() {
-            if let Some(text) = copied(&self.tokenizer, &self.decoder, id) {
-                if !self.finished
-                    && self.buffer.text().len() + text.len() <= self.options.text_limit
-                {
-                    if self.options.keep_output {
-                        self.buffer.copy(id, text);
-                        self.buffer.hand_out_all(true);
-                    }
-                    self.token_count += 1;
-                    return Ok(StepText::Token);
-                }
-            }
+        if self.step_copied(id) {
+            return Ok(StepText::Token);
         }
+        self.step_other(id)
+    }
+
+    /// Steps if the token's own text, as [`crate::Table::copied_text`] has it, is just what the step
+    /// gives; says whether it did. Most steps are of this kind, and cost no more than to tell.
+    #[inline]
+    pub fn step_copied(&mut self, id: TokenId) -> bool {
+        if self.options.min_bytes_to_buffer > 0 || !self.buffer.is_empty() {
+            return false;
+        }
+        let Some(len) = copied_len(&self.tokenizer, &self.decoder, self.room(), id) else {
+            return false;
+        };
+        self.count(id);
+        self.count_handed(len);
+        true
+    }
+
+    fn step_other(&mut self, id: TokenId) -> Result<StepText, Error> {
         self.push_tokens(&[id])?;
-        let text = self
-            .buffer
-            .next_text(self.options.min_bytes_to_buffer, self.options.keep_output);
+        let text =
+            if self.options.min_bytes_to_buffer == 0 && matches!(self.decoder, Decoder::Exact(_)) {
+                let text = self.buffer.take_text();
+                self.count_handed(text.len());
+                Some(text)
+            } else {
+                self.next_chunk().map(|chunk| chunk.text)
+            };
+        let text = text.filter(|text| !text.is_empty());
         Ok(text.map_or(StepText::Nothing, StepText::Text))
     }
 
@@ -215,13 +241,23 @@ impl DecodeStream {
         &mut self,
         cut: Option<usize>,
     ) -> Result<(Option<DecodedText>, DecodedText), Error> {
-        if self.finished {
+        let (last, everything) = self.finish(cut)?;
+        Ok((last, DecodedText::clone(everything.decoded())))
+    }
+
+    /// The same, with everything decoded only when it is looked at.
+    ///
+    /// # Errors
+    /// As [`Self::flush`].
+    pub fn finish(
+        &mut self,
+        cut: Option<usize>,
+    ) -> Result<(Option<DecodedText>, Arc<Transcript>), Error> {
+        if self.transcript.is_some() {
             return Err(Error::Finished);
         }
         let rest = self.rest()?;
-        if let Some(at) = cut {
-            self.buffer.check_cut(at, &rest)?;
-        }
+        let local_cut = cut.map(|at| self.check_cut(at, &rest)).transpose()?;
         match (self.tokenizer.strategy(), &mut self.decoder) {
             (Strategy::Exact(table), Decoder::Exact(decoder)) => {
                 decoder.finish(table.program(), &mut self.buffer);
@@ -229,8 +265,47 @@ impl DecodeStream {
             (_, Decoder::Window(decoder)) => decoder.finish(&rest, &mut self.buffer),
             (Strategy::Window { .. }, Decoder::Exact(_)) => {}
         }
-        self.finished = true;
-        self.buffer.finish(cut, self.options.keep_output)
+        let mut last = self.buffer.take();
+        let everything = match std::mem::replace(&mut self.history, History::Forgotten) {
+            History::Forgotten => None,
+            History::Ids(replay) => {
+                let tokenizer = Arc::clone(&self.tokenizer);
+                Some(Transcript::unread(
+                    tokenizer,
+                    self.options.decode.clone(),
+                    *replay,
+                    cut,
+                ))
+            }
+            History::Chunks(mut kept) => {
+                kept.append(&last)?;
+                cut.map_or(Ok(()), |at| kept.truncate(at))?;
+                Some(Transcript::of(kept))
+            }
+        };
+        local_cut.map_or(Ok(()), |at| last.truncate(at))?;
+        let everything = Arc::new(everything.unwrap_or_else(|| Transcript::of(last.clone())));
+        self.transcript = Some(Arc::clone(&everything));
+        Ok(((!last.is_empty()).then_some(last), everything))
+    }
+
+    /// The place of a cut in what was not handed out.
+    fn check_cut(&self, at: usize, rest: &str) -> Result<usize, Error> {
+        let Some(local) = at.checked_sub(self.handed_bytes) else {
+            return Err(Error::CutBeforeHandedOut {
+                at,
+                handed_out: self.handed_bytes,
+            });
+        };
+        let text = self.buffer.text();
+        let inside = match local.checked_sub(text.len()) {
+            None => !text.is_char_boundary(local),
+            Some(beyond) => beyond < rest.len() && !rest.is_char_boundary(beyond),
+        };
+        if inside {
+            return Err(Error::CutInsideCharacter { at });
+        }
+        Ok(local)
     }
 
     /// What the flush would settle behind the text so far.
@@ -252,23 +327,31 @@ impl DecodeStream {
         Ok(rest)
     }
 
-    /// All text since the start, held-back text included.
+    /// All text since the start, held-back text included; after the flush, all there is.
     ///
     /// # Errors
     /// [`Error::OutputNotKept`].
-    pub fn output(&self) -> Result<&str, Error> {
-        if self.options.keep_output {
-            Ok(self.buffer.text())
-        } else {
-            Err(Error::OutputNotKept)
+    pub fn output(&mut self) -> Result<Cow<'_, str>, Error> {
+        if !self.options.keep_output {
+            return Err(Error::OutputNotKept);
         }
+        if let Some(transcript) = &self.transcript {
+            return Ok(Cow::Borrowed(&transcript.decoded().text));
+        }
+        Ok(match &mut self.history {
+            History::Ids(replay) => {
+                Cow::Borrowed(replay.text(&self.tokenizer, &self.options.decode))
+            }
+            History::Chunks(kept) => Cow::Owned(kept.text.clone() + self.buffer.text()),
+            History::Forgotten => Cow::Borrowed(self.buffer.text()),
+        })
     }
 
     /// What is withheld.
     #[must_use]
     pub fn pending(&self) -> Pending {
         let (incomplete, withheld) = match (self.tokenizer.strategy(), &self.decoder) {
-            (Strategy::Exact(table), Decoder::Exact(decoder)) if !self.finished => (
+            (Strategy::Exact(table), Decoder::Exact(decoder)) if self.transcript.is_none() => (
                 decoder.incomplete_bytes(),
                 decoder.withheld_bytes(table.program()),
             ),
@@ -276,7 +359,7 @@ impl DecodeStream {
         };
         Pending {
             incomplete_bytes: incomplete,
-            held_bytes: self.buffer.held_bytes() + withheld,
+            held_bytes: self.buffer.text().len() + withheld,
             waiting_tokens: self.buffer.waiting_tokens(),
         }
     }
@@ -286,14 +369,41 @@ impl DecodeStream {
     pub fn token_count(&self) -> u64 {
         self.token_count
     }
+
+    /// Bytes of text that may still be pushed.
+    #[inline]
+    fn room(&self) -> usize {
+        match self.transcript {
+            Some(_) => 0,
+            None => self
+                .options
+                .text_limit
+                .saturating_sub(self.handed_bytes + self.buffer.text().len()),
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, id: TokenId) {
+        if let History::Ids(replay) = &mut self.history {
+            replay.push(id);
+        }
+        self.token_count += 1;
+    }
+
+    #[inline]
+    fn count_handed(&mut self, bytes: usize) {
+        if self.options.keep_output {
+            self.handed_bytes += bytes;
+        }
+    }
 }
 
-/// The text of a token that is a mere copy at this point.
+/// The length of a token that is a mere copy at this point, if there is room for it.
 #[inline]
-fn copied<'t>(tokenizer: &'t Tokenizer, decoder: &Decoder, id: TokenId) -> Option<&'t str> {
+fn copied_len(tokenizer: &Tokenizer, decoder: &Decoder, room: usize, id: TokenId) -> Option<usize> {
     match (tokenizer.strategy(), decoder) {
         (Strategy::Exact(table), Decoder::Exact(decoder)) if decoder.copies() => {
-            table.copied_text(id)
+            table.copied_len(id).filter(|&len| len <= room)
         }
         _ => None,
     }
@@ -356,6 +466,7 @@ struct WindowRun<'s> {
     tokenizer: &'s Tokenizer,
     source: &'s dyn WindowSource,
     options: &'s StreamOptions,
+    handed_bytes: usize,
 }
 
 impl WindowRun<'_> {
@@ -366,7 +477,6 @@ impl WindowRun<'_> {
         buffer: &mut AttributedTextBuffer,
     ) -> Result<(), Error> {
         let options = &self.options.decode;
-        let failed = |error: SourceError| Error::Source(error);
         for (index, &id) in ids.iter().enumerate() {
             if self
                 .tokenizer
@@ -374,11 +484,11 @@ impl WindowRun<'_> {
             {
                 decoder
                     .push(self.source, options.source_skips(), id, buffer)
-                    .map_err(failed)?;
+                    .map_err(Error::Source)?;
             } else {
                 buffer.place_zero_width(id);
             }
-            if buffer.text().len() > self.options.text_limit {
+            if self.handed_bytes + buffer.text().len() > self.options.text_limit {
                 return Err(Error::TextTooLong {
                     limit: self.options.text_limit,
                 });

@@ -180,16 +180,25 @@ impl Table {
         (!entry.flags().has(TokenFlags::UNMAPPED)).then_some(index)
     }
 
-    /// The text of a token that is a mere copy in the middle of text: mapped, shown,
-    /// not empty, whole characters, leaving nothing to the next.
+    /// The text of a token that is a mere copy in the middle of text: mapped, shown, not empty,
+    /// whole characters, leaving nothing to the next.
     #[inline]
     #[must_use]
     pub fn copied_text(&self, id: TokenId) -> Option<&str> {
-        let entry = self.entries.get(id as usize)?;
-        if id >= self.dense_len || entry.flags().0 & TokenFlags::NOT_A_COPY != 0 {
-            return None;
-        }
-        self.text.get(entry.range())
+        self.text.get(self.copied(id)?.range())
+    }
+
+    /// Bytes of that text.
+    #[inline]
+    #[must_use]
+    pub fn copied_len(&self, id: TokenId) -> Option<usize> {
+        self.copied(id).map(Entry::len)
+    }
+
+    #[inline]
+    fn copied(&self, id: TokenId) -> Option<Entry> {
+        let entry = *self.entries.get(id as usize)?;
+        (id < self.dense_len && entry.flags().0 & TokenFlags::NOT_A_COPY == 0).then_some(entry)
     }
 
     /// The token at a position given by [`Table::index`], in the middle of text.

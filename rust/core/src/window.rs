@@ -4,7 +4,7 @@
 //! It withholds text that ends in U+FFFD, for that may be an unfinished character, but only
 //! while the window is short: then what is there goes out as it is.
 
-use crate::attribution::Sink;
+use crate::attribution::{Sink, floor_char_boundary};
 use crate::context::Prompt;
 use crate::token::TokenId;
 use std::error::Error as StdError;
@@ -154,7 +154,7 @@ impl WindowDecoder {
         if !forced && (!grown || decoded.ends_with('\u{fffd}')) {
             return Ok(String::new());
         }
-        let start = decoded.floor_char_boundary(self.prefix.len());
+        let start = floor_char_boundary(&decoded, self.prefix.len());
         let text = if grown {
             decoded.get(start..).unwrap_or_default()
         } else {
@@ -189,7 +189,7 @@ impl WindowDecoder {
             return Ok(String::new());
         }
         let decoded = source.decode(&self.ids, skip)?;
-        let start = decoded.floor_char_boundary(self.prefix.len().min(decoded.len()));
+        let start = floor_char_boundary(&decoded, self.prefix.len().min(decoded.len()));
         Ok(decoded.get(start..).unwrap_or_default().to_owned())
     }
 

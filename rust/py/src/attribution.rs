@@ -287,6 +287,8 @@ pub(crate) struct DecodedText(Mutex<State>);
 #[derive(Default)]
 struct State {
     decoded: Arc<core::DecodedText>,
+    /// Takes the place of `decoded` at the first look: what a flush gives is often dropped unread.
+    unread: Option<Arc<core::Transcript>>,
     /// Made when first asked for, gone when the text changes.
     index: Option<(Unit, Arc<SpanIndex>)>,
     columns: Option<Columns>,
@@ -308,8 +310,19 @@ impl DecodedText {
         }))
     }
 
+    pub(crate) fn new_unread(transcript: Arc<core::Transcript>) -> Self {
+        Self(Mutex::new(State {
+            unread: Some(transcript),
+            ..State::default()
+        }))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(transcript) = state.unread.take() {
+            state.decoded = Arc::clone(transcript.decoded());
+        }
+        state
     }
 
     fn decoded(&self) -> Arc<core::DecodedText> {

@@ -69,18 +69,11 @@ fn short_repr(object: &Bound<'_, PyAny>) -> String {
 /// All ids of a sequence or buffer.
 pub(crate) fn token_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
     if let Ok(list) = ids.cast::<PyList>() {
-        return list
-            .iter()
-            .enumerate()
-            .map(|(index, id)| token_id(&id, index))
-            .collect();
+        // A tuple cannot change under an `__index__`, so its items are read without counting references.
+        return tuple_ids(&list.to_tuple());
     }
     if let Ok(tuple) = ids.cast::<PyTuple>() {
-        return tuple
-            .iter_borrowed()
-            .enumerate()
-            .map(|(index, id)| token_id(&id, index))
-            .collect();
+        return tuple_ids(tuple);
     }
     if let Some(buffer) = id_buffer(ids)? {
         return buffer.to_ids(ids.py());
@@ -89,6 +82,14 @@ pub(crate) fn token_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
     (0..ids.len()?)
         .map(|index| token_id(&ids.get_item(index)?, index))
         .collect()
+}
+
+fn tuple_ids(tuple: &Bound<'_, PyTuple>) -> PyResult<Vec<TokenId>> {
+    let mut ids = Vec::with_capacity(tuple.len());
+    for (index, id) in tuple.iter_borrowed().enumerate() {
+        ids.push(token_id(&id, index)?);
+    }
+    Ok(ids)
 }
 
 /// Ids in memory, by their width and sign.

@@ -3,12 +3,10 @@
 
 use crate::error::reentered;
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 pub(crate) struct StreamLock<T> {
-    value: Mutex<T>,
+    value: cell::Cell<T>,
     /// The thread that holds the lock while it may run Python code; 0 is none. Only that can
     /// re-enter, so a stream over a compiled table never writes it.
     calling_python: AtomicU64,
@@ -23,10 +21,10 @@ impl Drop for Mark<'_> {
     }
 }
 
-impl<T> StreamLock<T> {
+impl<T: Send> StreamLock<T> {
     pub(crate) fn new(value: T) -> Self {
         Self {
-            value: Mutex::new(value),
+            value: cell::Cell::new(value),
             calling_python: AtomicU64::new(0),
         }
     }
@@ -39,10 +37,12 @@ impl<T> StreamLock<T> {
         calls_python: bool,
         call: impl FnOnce(&mut T) -> PyResult<R>,
     ) -> PyResult<R> {
-        let mut value = match self.value.try_lock() {
-            Ok(value) => value,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => self.wait(py)?,
+        let mut value = match self.value.try_lock(py) {
+            Some(value) => value,
+            None if self.calling_python.load(Ordering::Relaxed) == this_thread() => {
+                return Err(reentered());
+            }
+            None => self.value.wait(py),
         };
         if !calls_python {
             return call(&mut value);
@@ -50,17 +50,6 @@ impl<T> StreamLock<T> {
         self.calling_python.store(this_thread(), Ordering::Relaxed);
         let _mark = Mark(&self.calling_python);
         call(&mut value)
-    }
-
-    #[cold]
-    fn wait(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, T>> {
-        if self.calling_python.load(Ordering::Relaxed) == this_thread() {
-            return Err(reentered());
-        }
-        Ok(self
-            .value
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -71,4 +60,126 @@ fn this_thread() -> u64 {
         static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
     }
     NUMBER.with(|number| *number)
+}
+
+/// Without an interpreter lock, a mutex.
+#[cfg(Py_GIL_DISABLED)]
+mod cell {
+    use pyo3::prelude::*;
+    use pyo3::sync::MutexExt;
+    use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+    pub(super) struct Cell<T>(Mutex<T>);
+
+    impl<T> Cell<T> {
+        pub(super) fn new(value: T) -> Self {
+            Self(Mutex::new(value))
+        }
+
+        #[inline]
+        pub(super) fn try_lock(&self, _py: Python<'_>) -> Option<MutexGuard<'_, T>> {
+            match self.0.try_lock() {
+                Ok(value) => Some(value),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            }
+        }
+
+        #[cold]
+        pub(super) fn wait(&self, py: Python<'_>) -> MutexGuard<'_, T> {
+            self.0
+                .lock_py_attached(py)
+                .unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+}
+
+/// Under the interpreter lock, a flag: a mutex would cost a step a fifth of its time, for two
+/// atomic operations that the interpreter lock has paid for already.
+#[cfg(not(Py_GIL_DISABLED))]
+#[allow(unsafe_code)]
+mod cell {
+    use pyo3::prelude::*;
+    use std::cell::UnsafeCell;
+    use std::ops::{Deref, DerefMut};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    pub(super) struct Cell<T> {
+        /// Read and written only by threads that hold the interpreter lock, which orders them.
+        taken: AtomicBool,
+        value: UnsafeCell<T>,
+    }
+
+    // SAFETY: the value is reached through a `Guard` alone, and of these there is one at a time:
+    // `taken` is tested and set with no release of the interpreter lock between, and cleared by the
+    // guard's drop, which happens attached to the interpreter too (see `Guard`). A thread that finds
+    // `taken` cleared therefore sees all writes made under the guard before. `tests/test_threads.py`
+    // drives one stream from many threads, with calls that give the interpreter up on the way.
+    unsafe impl<T: Send> Sync for Cell<T> {}
+
+    /// Borrows the interpreter token, so that it cannot outlive the attachment it was made in. Code
+    /// that runs under it may detach, but has attached again before the guard is dropped.
+    pub(super) struct Guard<'a, 'py, T> {
+        cell: &'a Cell<T>,
+        _attached: Python<'py>,
+    }
+
+    impl<T> Cell<T> {
+        pub(super) fn new(value: T) -> Self {
+            Self {
+                taken: AtomicBool::new(false),
+                value: UnsafeCell::new(value),
+            }
+        }
+
+        #[inline]
+        pub(super) fn try_lock<'a, 'py>(&'a self, py: Python<'py>) -> Option<Guard<'a, 'py, T>> {
+            if self.taken.load(Ordering::Relaxed) {
+                return None;
+            }
+            self.taken.store(true, Ordering::Relaxed);
+            Some(Guard {
+                cell: self,
+                _attached: py,
+            })
+        }
+
+        /// Lets other threads run until the one that has the value is done. Calls are short, and the
+        /// long ones are those that gave the interpreter up or run Python.
+        #[cold]
+        pub(super) fn wait<'a, 'py>(&'a self, py: Python<'py>) -> Guard<'a, 'py, T> {
+            let mut pause = Duration::from_micros(1);
+            loop {
+                py.detach(|| std::thread::sleep(pause));
+                if let Some(guard) = self.try_lock(py) {
+                    return guard;
+                }
+                pause = (pause * 2).min(Duration::from_millis(1));
+            }
+        }
+    }
+
+    impl<T> Deref for Guard<'_, '_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            // SAFETY: this guard is the only one.
+            unsafe { &*self.cell.value.get() }
+        }
+    }
+
+    impl<T> DerefMut for Guard<'_, '_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            // SAFETY: this guard is the only one, and it is borrowed mutably.
+            unsafe { &mut *self.cell.value.get() }
+        }
+    }
+
+    impl<T> Drop for Guard<'_, '_, T> {
+        #[inline]
+        fn drop(&mut self) {
+            self.cell.taken.store(false, Ordering::Relaxed);
+        }
+    }
 }

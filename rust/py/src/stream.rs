@@ -57,6 +57,17 @@ impl DecodeStream {
         guarded(py, || self.stream.with(py, calls_python, call))
     }
 
+    fn step_other(&self, py: Python<'_>, id: u32) -> PyResult<Option<Py<PyString>>> {
+        let text = self.with(py, |stream| {
+            stream.step(id).map_err(|error| to_py(py, error))
+        })?;
+        Ok(match text {
+            StepText::Nothing => None,
+            StepText::Token => self.tokenizer.get().token_string(py, id),
+            StepText::Text(text) => Some(PyString::new(py, &text).unbind()),
+        })
+    }
+
     fn push_ids(&self, py: Python<'_>, ids: &[u32]) -> PyResult<usize> {
         let detach = ids.len() >= DETACH_FROM && !self.tokenizer.get().calls_python();
         self.with(py, |stream| {
@@ -138,22 +149,24 @@ impl DecodeStream {
         });
         let cut = cut.transpose()?;
         self.with(py, |stream| {
-            let (last, all) = stream.flush(cut).map_err(|error| to_py(py, error))?;
-            Ok((last.map(DecodedText::new_from), DecodedText::new_from(all)))
+            let (last, all) = stream.finish(cut).map_err(|error| to_py(py, error))?;
+            Ok((
+                last.map(DecodedText::new_from),
+                DecodedText::new_unread(all),
+            ))
         })
     }
 
     /// Pushes one token and hands out what may leave, as text alone.
     fn step(&self, py: Python<'_>, token_id: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyString>>> {
         let id = self::token_id(token_id, 0)?;
-        let text = self.with(py, |stream| {
-            stream.step(id).map_err(|error| to_py(py, error))
-        })?;
-        Ok(match text {
-            StepText::Nothing => None,
-            StepText::Token => self.tokenizer.get().token_string(py, id),
-            StepText::Text(text) => Some(PyString::new(py, &text).unbind()),
-        })
+        if self
+            .stream
+            .with(py, false, |stream| Ok(stream.step_copied(id)))?
+        {
+            return Ok(self.tokenizer.get().token_string(py, id));
+        }
+        self.step_other(py, id)
     }
 
     /// All text since the start, held-back text included.
@@ -161,7 +174,7 @@ impl DecodeStream {
     fn output(&self, py: Python<'_>) -> PyResult<Py<PyString>> {
         self.with(py, |stream| {
             let output = stream.output().map_err(|error| to_py(py, error))?;
-            Ok(PyString::new(py, output).unbind())
+            Ok(PyString::new(py, &output).unbind())
         })
     }
 

@@ -83,7 +83,7 @@ impl<'s> Reference<'s> {
 
     /// The text of `ids` behind nothing.
     pub fn text(&self, ids: &[TokenId]) -> String {
-        self.expected(&[], ids).text
+        self.finished(ids, &[]).iter().map(|c| c.text).collect()
     }
 
     /// Everything a stream gives for `output` behind `prompt`.

@@ -32,7 +32,11 @@ pub struct Sample {
 impl fmt::Debug for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let vocabulary: BTreeMap<_, _> = self.vocabulary.iter().map(|(t, gap)| (t, gap)).collect();
-        write!(f, "{}, vocabulary {vocabulary:?}, added {:?}", self.decoder, self.added)
+        write!(
+            f,
+            "{}, vocabulary {vocabulary:?}, added {:?}",
+            self.decoder, self.added
+        )
     }
 }
 
@@ -227,6 +231,7 @@ pub fn compiled_decoders() -> Vec<(Value, &'static [&'static str])> {
             byte_fallback(),
             fuse(),
             replace("▁", " "),
+            replace(" ", "__"),
         ]),
         sequence(&[byte_fallback(), fuse(), replace("▁", ""), strip('a', 2, 0)]),
         sequence(&[byte_fallback(), fuse()]),
@@ -388,7 +393,7 @@ const ADDED: &[&str] = &[
 ];
 
 fn spec_for(decoder: Value, members: &'static [&'static str]) -> impl Strategy<Value = Spec> {
-    let gap = prop_oneof![12 => Just(0), 1 => Just(0u32)];
+    let gap = prop_oneof![12 => Just(0), 2 => 1..4u32, 1 => Just(1 << 21)];
     let vocabulary = (
         subsequence(members, members.len() / 2..=members.len()).prop_shuffle(),
         prop::collection::vec(gap, members.len()),
