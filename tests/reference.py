@@ -871,7 +871,7 @@ class WindowDecoder:
         return [i for i in token_ids if self.vocabulary.id_to_token(i) is not None]
 
     def seed(self) -> tuple[list[int], str, int]:
-        """The window, its decoded prefix, and how many ids the prefix covers."""
+        """The window, its decoded prefix, and how many ids of it are done with."""
         decode = self.vocabulary.decode
         for length in range(SAFE_SUFFIX_MIN, SAFE_SUFFIX_MAX + 1):
             if length >= len(self.prompt):
@@ -882,7 +882,7 @@ class WindowDecoder:
                 return suffix, text, len(suffix)
         window = self.known(self.prompt)
         text = decode(window, self.skip)
-        return (window, "", 0) if text.endswith("\ufffd") else (window, text, len(window))
+        return window, text, 0 if text.endswith("\ufffd") else len(window)
 
     def certain(self, token_ids: Sequence[int], *, final: bool = False) -> Certain:
         decode = self.vocabulary.decode
@@ -891,10 +891,15 @@ class WindowDecoder:
         landings: list[Landing] = []
         waiting: list[int] = []
 
+        def known_part(decoded: str) -> int:
+            """The bytes handed out before. U+FFFD at the end of the prompt's decode is, unless ids completed it."""
+            part = prefix if decoded.startswith(prefix) or covered else prefix.rstrip("\ufffd")
+            return byte_len(part)
+
         def emit(decoded: str) -> None:
             nonlocal text
             data = decoded.encode()
-            start = min(byte_len(prefix), len(data))
+            start = min(known_part(decoded), len(data))
             while start not in boundaries(decoded):
                 start -= 1
             for order, n in enumerate(waiting):
@@ -912,7 +917,7 @@ class WindowDecoder:
             waiting.append(n)
             window.append(token_id)
             decoded = decode(window, self.skip)
-            longer = byte_len(decoded) > byte_len(prefix)
+            longer = byte_len(decoded) > known_part(decoded)
             forced = len(window) - covered >= self.limit
             if longer and (forced or not decoded.endswith("\ufffd")):
                 emit(decoded)
@@ -924,7 +929,7 @@ class WindowDecoder:
         if final:
             if token_ids and waiting:
                 decoded = decode(window, self.skip)
-                if byte_len(decoded) > byte_len(prefix):
+                if byte_len(decoded) > known_part(decoded):
                     emit(decoded)
             landings = ["nothing" if landing is None else landing for landing in landings]
         return Certain(text, landings, 0)
@@ -1073,7 +1078,8 @@ class DecodeStream:
             return {"incomplete_bytes": 0, "held_bytes": 0, "waiting_tokens": 0}
         return {
             "incomplete_bytes": self.now.incomplete_bytes,
-            "held_bytes": byte_len(self.now.text) - max(self.cutoff(), self.sent_bytes),
+            # Certain, but not handed out, whether held back or not asked for yet.
+            "held_bytes": byte_len(self.now.text) - self.sent_bytes,
             # Those behind a token that waits cannot leave before it.
             "waiting_tokens": len(self.token_ids) - [*self.now.landings, None].index(None),
         }

@@ -258,6 +258,7 @@ def test_bounded(case, times):
     buffer = case.options["min_bytes_to_buffer"]
     for group in case.groups:
         stream.push_tokens(group * times)
+        stream.next_chunk()
         pending = stream.pending
         assert pending["incomplete_bytes"] <= 3
         assert pending["held_bytes"] <= (buffer + 3 if buffer else 0)  # a character is not cut
@@ -397,6 +398,21 @@ def test_window(prompt, token_ids, data):
     assert [plain(part) for part in theirs.flush()] == list(ours.flush())
 
 
+WINDOW_SEEDS = [
+    pytest.param([0x61, 0xE4, 0xBD], [0xA0], "\u4f60", id="the completed character, not the prompt before it"),
+    pytest.param([0x80], [0x00], "\0", id="a U+FFFD that the prompt's decode has is the prompt's"),
+    pytest.param([0x61, 0xE4], [0x62], "b", id="half a character of the prompt that stays broken"),
+    pytest.param(list(b"Hi there"), [0x21], "!", id="a suffix is enough"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "token_ids", "text"), WINDOW_SEEDS)
+def test_window_seed(prompt, token_ids, text):
+    stream = detok.DecodeStream(detok.Tokenizer.load(Letters()), prompt)
+    stream.push_tokens(token_ids)
+    assert stream.flush()[1].text == text
+
+
 def test_window_of_stray_bytes_is_forced_out():
     stream = detok.DecodeStream(detok.Tokenizer.load(Letters()))
     reached = [stream.push_token(0x80) for _ in range(100)]
@@ -473,6 +489,11 @@ SPELLED = [
         id="the blank of a suffix belongs to the token behind it",
     ),
     pytest.param(
+        spelled_case(own.BPE_SUFFIX, ["</w>"], [0, 0]),
+        (" ", [(0, False, 0), (0, True, 0)]),
+        id="a suffix alone gives nothing of its own",
+    ),
+    pytest.param(
         spelled_case(None, ["a", ""], [0, 1, 0]),
         ("a  a", [(0, True, 0), (1, True, 1), (0, True, 2)]),
         id="an empty piece that is joined with a blank has that blank",
@@ -485,3 +506,51 @@ def test_spelled_out(case, expected):
     for stream in (library_stream(case), reference_stream(case)):
         result = joined(stream, case.groups)
         assert (result.text, [(r.token_id, r.visible, r.byte_offset) for r in result.records]) == expected
+
+
+# Files that no one writes by hand, but that a merge of vocabularies leaves behind: what each id is called.
+FILES = [
+    pytest.param(
+        {"a": 0, "b": 2, "c": 5},
+        [added_token(5, "c", False), added_token(6, "<s>", True)],
+        None,
+        {3: "<s>", 5: "c", 6: None},
+        id="numbers begin at the size of the vocabulary, whatever stands before in the list",
+    ),
+    pytest.param(
+        {"a": 0, "b": 1, "c": 3},
+        [added_token(3, "<s>", True)],
+        None,
+        {1: "b", 2: None, 3: "<s>"},
+        id="an added token can take the id of another",
+    ),
+    pytest.param(
+        {"a": 0},
+        [added_token(1, "New", False) | {"normalized": True}, added_token(1, "New", False)],
+        {"type": "Lowercase"},
+        {1: "new"},
+        id="a normalized form stays when the token comes again without",
+    ),
+]
+
+
+@pytest.mark.parametrize(("vocab", "added", "normalizer", "names"), FILES)
+def test_files_found(vocab, added, normalizer, names):
+    file = tokenizer_json(bpe(vocab), own.BYTE_LEVEL, added, normalizer=normalizer)
+    oracle = tokenizers.Tokenizer.from_str(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", detok.DetokWarning)
+        tokenizer = detok.Tokenizer.from_json(file)
+    for token_id, name in names.items():
+        assert oracle.decode([token_id], skip_special_tokens=False) == (name or "")
+        assert tokenizer.decode([token_id], skip_special_tokens=False, unknown_ids="skip") == (name or "")
+
+
+def test_strict_sends_an_added_token_through_normalizer_and_byte_map():
+    added = added_token(0, "i\u0120there", False) | {"normalized": True}
+    vocabulary = bpe({"i\u0120there": 0})
+    file = tokenizer_json(vocabulary, own.BYTE_LEVEL, [added], normalizer={"type": "ByteLevel"})
+    expected = tokenizers.Tokenizer.from_str(file).decode([0])
+    assert expected == "i\u0120there"
+    assert detok.Tokenizer.from_json(file, strict=True).decode([0]) == expected
+    assert detok.Tokenizer.from_json(file).decode([0]) == expected

@@ -384,6 +384,8 @@ WINDOW = [
     pytest.param([UNKNOWN], [0x21], ["!", ""], id="only unknown ids in the prompt"),
     pytest.param([UNKNOWN, 0xE4, 0xBD], [0xA0], ["你", ""], id="unknown id before half a character"),
     pytest.param([0xE4, 0xBD, *[UNKNOWN] * 6], [0xA0], ["你", ""], id="unknown ids after half a character"),
+    pytest.param([0x61, 0xE4, 0xBD], [0xA0], ["你", ""], id="the completed character, not the prompt before it"),
+    pytest.param([0x61, 0xE4], [0x62], ["b", ""], id="a character that stays broken is the prompt's"),
     pytest.param([0x61] * 7001, [], [""], id="flush, no push, long prompt"),
     pytest.param([0xE4, 0xBD], [], [""], id="flush, no push, half a character in the prompt"),
 ]

@@ -68,8 +68,7 @@ def _from_transformers(source: Any, strict: bool) -> Tokenizer:
 
 def _from_tokenizers(source: Any, strict: bool) -> Tokenizer:
     # Tokenizers up to 0.23 write their JSON; those of the 1.0 candidates pickle to it.
-    write = getattr(source, "to_str", None) or getattr(source, "__getstate__", None)
-    data = write() if write is not None else None
+    data = source.to_str() if hasattr(source, "to_str") else next(iter(source.__reduce__()[1]), None)
     if not isinstance(data, str | bytes):
         kind = type(source)
         raise TokenizerLoadError(f"{kind.__module__}.{kind.__qualname__} does not give its JSON")

@@ -280,9 +280,8 @@ pub(crate) trait Sink {
     fn discard(&mut self, consumed: usize, latest_goes_on: bool);
 }
 
-/// Text alone, for one-shot decoding.
+/// Text alone, for what a flush would give.
 impl Sink for String {
-    #[inline]
     fn copy(&mut self, _token_id: TokenId, text: &str) {
         self.push_str(text);
     }
@@ -290,6 +289,19 @@ impl Sink for String {
     fn wait(&mut self, _token_id: TokenId, _position: usize) {}
     fn settle(&mut self, _consumed: usize, text: &str) {
         self.push_str(text);
+    }
+    fn discard(&mut self, _consumed: usize, _latest_goes_on: bool) {}
+}
+
+/// Its bytes alone, for one-shot decoding.
+impl Sink for Vec<u8> {
+    fn copy(&mut self, _token_id: TokenId, text: &str) {
+        self.extend_from_slice(text.as_bytes());
+    }
+    fn place_zero_width(&mut self, _token_id: TokenId) {}
+    fn wait(&mut self, _token_id: TokenId, _position: usize) {}
+    fn settle(&mut self, _consumed: usize, text: &str) {
+        self.extend_from_slice(text.as_bytes());
     }
     fn discard(&mut self, _consumed: usize, _latest_goes_on: bool) {}
 }

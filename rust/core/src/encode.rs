@@ -2,6 +2,7 @@
 //! first asked for, or byte-pair merging by rank.
 
 use crate::error::Error;
+use crate::table::{Table, TokenFlags};
 use crate::token::TokenId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -22,15 +23,17 @@ pub enum Encoder {
 }
 
 impl Encoder {
-    /// Ids of `text`.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] naming what is missing; [`Error::Source`] if the source refuses.
-    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<TokenId>, Error> {
+    /// Ids of `text`; `table` is the one of the same tokenizer.
+    pub(crate) fn encode(
+        &self,
+        table: Option<&Table>,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> Result<Vec<TokenId>, Error> {
         match self {
             Self::Missing(why) => Err(Error::Unsupported(why.clone())),
             Self::TokenizerJson(encoder) => encoder.encode(text, add_special_tokens),
-            Self::Ranks(encoder) => encoder.encode(text),
+            Self::Ranks(encoder) => encoder.encode(table, text),
         }
     }
 }
@@ -133,21 +136,26 @@ fn build(json: &[u8], extra_tokens: &[String]) -> Result<tokenizers::Tokenizer, 
     serde_json::from_value(value).map_err(source)
 }
 
+/// Ids by byte strings.
+type Ranks = HashMap<Vec<u8>, TokenId>;
+
 /// Byte-pair merging: split by a pattern, then join the neighbours of lowest rank.
 #[derive(Serialize, Deserialize)]
 pub struct RankEncoder {
     pattern: String,
-    ranks: HashMap<Vec<u8>, TokenId>,
     #[serde(skip)]
     regex: OnceLock<fancy_regex::Regex>,
+    /// The table the other way round.
+    #[serde(skip)]
+    ranks: OnceLock<Ranks>,
 }
 
 impl RankEncoder {
-    pub(crate) fn new(pattern: String, ranks: HashMap<Vec<u8>, TokenId>) -> Result<Self, Error> {
+    pub(crate) fn new(pattern: String) -> Result<Self, Error> {
         let encoder = Self {
             pattern,
-            ranks,
             regex: OnceLock::new(),
+            ranks: OnceLock::new(),
         };
         encoder.regex()?;
         Ok(encoder)
@@ -164,47 +172,63 @@ impl RankEncoder {
     }
 
     /// Names of special tokens in the text are ordinary text.
-    fn encode(&self, text: &str) -> Result<Vec<TokenId>, Error> {
+    fn encode(&self, table: Option<&Table>, text: &str) -> Result<Vec<TokenId>, Error> {
+        let ranks = self
+            .ranks
+            .get_or_init(|| table.map_or_else(Ranks::new, ranks));
         let mut ids = Vec::with_capacity(text.len() / 3);
         for part in self.regex()?.find_iter(text) {
             let part = part.map_err(|error| Error::Source(Box::new(error)))?;
-            self.encode_part(part.as_str().as_bytes(), &mut ids)?;
+            encode_part(ranks, part.as_str().as_bytes(), &mut ids)?;
         }
         Ok(ids)
     }
+}
 
-    fn encode_part(&self, part: &[u8], ids: &mut Vec<TokenId>) -> Result<(), Error> {
-        if let Some(&id) = self.ranks.get(part) {
-            ids.push(id);
-            return Ok(());
+/// What merging may join: every token that is neither special nor added to the ranks.
+fn ranks(table: &Table) -> Ranks {
+    let mut ranks = Ranks::new();
+    let beside = |flags: TokenFlags| flags.has(TokenFlags::ADDED) || flags.has(TokenFlags::SPECIAL);
+    for id in table.ids() {
+        let is_rank = !table.flags(id).is_some_and(beside);
+        if let Some(bytes) = table.token_bytes(id).filter(|_| is_rank) {
+            ranks.entry(bytes.to_vec()).or_insert(id);
         }
-        // Starts of the tokens so far; a split pattern keeps parts short.
-        let mut starts: Vec<usize> = (0..=part.len()).collect();
-        let rank = |from: usize, to: usize| {
-            part.get(from..to)
-                .and_then(|joined| self.ranks.get(joined))
-                .copied()
-        };
-        loop {
-            let lowest = starts
-                .windows(3)
-                .enumerate()
-                .filter_map(|(at, bounds)| Some((rank(*bounds.first()?, *bounds.last()?)?, at)))
-                .min();
-            let Some((_, at)) = lowest else { break };
-            starts.remove(at + 1);
-        }
-        for bounds in starts.windows(2) {
-            if let [from, to] = *bounds {
-                let id = rank(from, to).ok_or_else(|| {
-                    Error::Unsupported(format!(
-                        "no token spells the bytes {:02x?}",
-                        part.get(from..to)
-                    ))
-                })?;
-                ids.push(id);
-            }
-        }
-        Ok(())
     }
+    ranks
+}
+
+fn encode_part(ranks: &Ranks, part: &[u8], ids: &mut Vec<TokenId>) -> Result<(), Error> {
+    if let Some(&id) = ranks.get(part) {
+        ids.push(id);
+        return Ok(());
+    }
+    // Starts of the tokens so far; a split pattern keeps parts short.
+    let mut starts: Vec<usize> = (0..=part.len()).collect();
+    let rank = |from: usize, to: usize| {
+        part.get(from..to)
+            .and_then(|joined| ranks.get(joined))
+            .copied()
+    };
+    loop {
+        let lowest = starts
+            .windows(3)
+            .enumerate()
+            .filter_map(|(at, bounds)| Some((rank(*bounds.first()?, *bounds.last()?)?, at)))
+            .min();
+        let Some((_, at)) = lowest else { break };
+        starts.remove(at + 1);
+    }
+    for bounds in starts.windows(2) {
+        if let [from, to] = *bounds {
+            let id = rank(from, to).ok_or_else(|| {
+                Error::Unsupported(format!(
+                    "no token spells the bytes {:02x?}",
+                    part.get(from..to)
+                ))
+            })?;
+            ids.push(id);
+        }
+    }
+    Ok(())
 }

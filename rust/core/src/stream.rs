@@ -434,14 +434,14 @@ fn check_run(
     options: &StreamOptions,
     settled: usize,
 ) -> Result<(), Error> {
-    if options.decode.unknown_ids == UnknownIds::Error {
-        if let Some((index, id)) = table.first_unknown(ids) {
-            return Err(Error::UnknownToken {
-                id,
-                index,
-                vocab_size: Some(table.vocab_size()),
-            });
-        }
+    if options.decode.unknown_ids == UnknownIds::Error
+        && let Some((index, id)) = table.first_unknown(ids)
+    {
+        return Err(Error::UnknownToken {
+            id,
+            index,
+            vocab_size: Some(table.vocab_size()),
+        });
     }
     let limit = options.text_limit;
     if settled.saturating_add(table.most_bytes(ids.len())) <= limit {

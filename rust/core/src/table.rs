@@ -22,6 +22,9 @@ const FLAG_BITS: u32 = 12;
 /// Longest contribution of one token.
 const MAX_TOKEN_LEN: usize = (1 << (u32::BITS - FLAG_BITS)) - 1;
 
+/// Most tokens are no longer than this.
+const COPY_WIDTH: usize = 16;
+
 /// What is known of a token beyond its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenFlags(u16);
@@ -193,6 +196,25 @@ impl Table {
     #[must_use]
     pub fn copied_len(&self, id: TokenId) -> Option<usize> {
         self.copied(id).map(Entry::len)
+    }
+
+    /// Appends that text; says whether the token has one. A run of short tokens is copied at a
+    /// fixed width and cut to size, which is faster than copying each at its own.
+    #[inline]
+    pub(crate) fn append_copied(&self, id: TokenId, out: &mut Vec<u8>) -> bool {
+        let Some(entry) = self.copied(id) else {
+            return false;
+        };
+        let start = entry.offset as usize;
+        match self.text.as_bytes().get(start..start + COPY_WIDTH) {
+            Some(wide) if entry.len() <= COPY_WIDTH => {
+                let end = out.len() + entry.len();
+                out.extend_from_slice(wide);
+                out.truncate(end);
+            }
+            _ => out.extend_from_slice(self.text.as_bytes().get(entry.range()).unwrap_or_default()),
+        }
+        true
     }
 
     #[inline]

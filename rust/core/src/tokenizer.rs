@@ -13,7 +13,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// How ids become text.
+/// How ids become text. One of these a tokenizer: a box around the table would save nothing, and
+/// cost a look-up at every step.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Strategy {
     /// By a compiled table.
     Exact(Table),
@@ -247,7 +249,7 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Unsupported`] naming what is missing, or the source's own.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<TokenId>, Error> {
-        self.encoder.encode(text, add_special_tokens)
+        self.encoder.encode(self.table(), text, add_special_tokens)
     }
 
     /// The text of a whole sequence.
@@ -255,17 +257,30 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::UnknownToken`] unless unknown ids are skipped; a window source's own.
     pub fn decode(&self, ids: &[TokenId], options: &DecodeOptions) -> Result<String, Error> {
+        let text = String::from_utf8(self.decode_utf8(ids, options)?);
+        Ok(text.unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned()))
+    }
+
+    /// The same as UTF-8, for callers who check it anyway.
+    ///
+    /// # Errors
+    /// As [`Self::decode`].
+    pub fn decode_utf8(&self, ids: &[TokenId], options: &DecodeOptions) -> Result<Vec<u8>, Error> {
         let Strategy::Exact(table) = &self.strategy else {
-            return Ok(self.decode_with_window(ids, options)?.text);
+            return Ok(self.decode_with_window(ids, options)?.text.into_bytes());
         };
-        let mut text = String::with_capacity(ids.len() * 4);
         let program = table.program();
+        let mut text = Vec::with_capacity(ids.len() * 5);
         if program.strict_runs {
             decode_strict_runs(table, ids, options, &mut text)?;
             return Ok(text);
         }
         let mut decoder = ExactDecoder::new(program);
-        decode_into(table, &mut decoder, ids, options, &mut text)?;
+        for (index, &id) in ids.iter().enumerate() {
+            if !(decoder.copies() && table.append_copied(id, &mut text)) {
+                push_other(table, &mut decoder, index, id, options, &mut text)?;
+            }
+        }
         decoder.finish(program, &mut text);
         Ok(text)
     }
@@ -407,11 +422,11 @@ pub(crate) fn decode_into(
     sink: &mut impl Sink,
 ) -> Result<(), Error> {
     for (index, &id) in ids.iter().enumerate() {
-        if decoder.copies() {
-            if let Some(text) = table.copied_text(id) {
-                sink.copy(id, text);
-                continue;
-            }
+        if decoder.copies()
+            && let Some(text) = table.copied_text(id)
+        {
+            sink.copy(id, text);
+            continue;
         }
         push_other(table, decoder, index, id, options, sink)?;
     }
@@ -447,7 +462,7 @@ fn decode_strict_runs(
     table: &Table,
     ids: &[TokenId],
     options: &DecodeOptions,
-    text: &mut String,
+    text: &mut Vec<u8>,
 ) -> Result<(), Error> {
     let program: &Program = table.program();
     let mut decoder = ExactDecoder::new(program);
@@ -456,7 +471,7 @@ fn decode_strict_runs(
     let flush = |decoder: &mut ExactDecoder,
                  run: &mut Vec<(TokenId, usize)>,
                  bytes: &mut Vec<u8>,
-                 text: &mut String| {
+                 text: &mut Vec<u8>| {
         if std::str::from_utf8(bytes).is_ok() {
             for &(id, at) in run.iter() {
                 decoder.push(table, id, at, text);

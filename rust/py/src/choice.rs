@@ -26,14 +26,13 @@ pub(crate) const UNKNOWN_IDS: Words<UnknownIds, 2> =
 
 /// The value of `word`, or an error that lists the legal ones.
 pub(crate) fn choose<T: Copy>(name: &str, word: &str, words: &[(&'static str, T)]) -> PyResult<T> {
-    match words.iter().find(|(known, _)| *known == word) {
-        Some((_, value)) => Ok(*value),
-        None => {
-            let legal: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
-            Err(PyValueError::new_err(format!(
-                "{name} must be one of {}, not {word:?}",
-                legal.join(", ")
-            )))
-        }
+    if let Some((_, value)) = words.iter().find(|(known, _)| *known == word) {
+        Ok(*value)
+    } else {
+        let legal: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+        Err(PyValueError::new_err(format!(
+            "{name} must be one of {}, not {word:?}",
+            legal.join(", ")
+        )))
     }
 }

@@ -3,17 +3,45 @@
 use crate::error::{to_py, unknown_token_error};
 use detok_core::{Error, Prompt, TokenId};
 use pyo3::IntoPyObjectExt;
-use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
+use pyo3::buffer::{ElementType, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyInt, PyList, PyString, PyTuple};
+
+/// An argument that may be left out; `None` is a value like any other, and none of ids.
+pub(crate) enum Argument<'py> {
+    Missing,
+    Given(Bound<'py, PyAny>),
+}
+
+impl<'py> Argument<'py> {
+    pub(crate) fn given(&self) -> Option<&Bound<'py, PyAny>> {
+        match self {
+            Self::Missing => None,
+            Self::Given(value) => Some(value),
+        }
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Argument<'py> {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self::Given(value.to_owned()))
+    }
+}
 
 /// One id. `index` is its position in this call, for errors.
 #[inline]
 pub(crate) fn token_id(id: &Bound<'_, PyAny>, index: usize) -> PyResult<TokenId> {
     // `bool` is a subclass of `int`, so the exact type refuses it.
     if id.is_exact_instance_of::<PyInt>() {
-        if let Ok(id) = id.extract::<u32>() {
+        // One call into the interpreter, where the narrower type takes two.
+        if let Some(id) = id
+            .extract::<u64>()
+            .ok()
+            .and_then(|id| TokenId::try_from(id).ok())
+        {
             return Ok(id);
         }
     }
@@ -94,6 +122,7 @@ fn tuple_ids(tuple: &Bound<'_, PyTuple>) -> PyResult<Vec<TokenId>> {
 
 /// Ids in memory, by their width and sign.
 enum IdBuffer {
+    Empty,
     U32(PyBuffer<u32>),
     I32(PyBuffer<i32>),
     U64(PyBuffer<u64>),
@@ -103,6 +132,7 @@ enum IdBuffer {
 impl IdBuffer {
     fn to_ids(&self, py: Python<'_>) -> PyResult<Vec<TokenId>> {
         match self {
+            Self::Empty => Ok(Vec::new()),
             Self::U32(buffer) => buffer.to_vec(py),
             Self::I32(buffer) => narrowed(py, &buffer.to_vec(py)?),
             Self::U64(buffer) => narrowed(py, &buffer.to_vec(py)?),
@@ -147,18 +177,35 @@ fn id_buffer(ids: &Bound<'_, PyAny>) -> PyResult<Option<IdBuffer>> {
         )));
     }
     let format = buffer.format().to_string_lossy().into_owned();
-    let typed = match PyBuffer::<u32>::get(ids).map(IdBuffer::U32) {
-        Ok(typed) => Ok(typed),
-        Err(_) => PyBuffer::<i64>::get(ids)
-            .map(IdBuffer::I64)
-            .or_else(|_| PyBuffer::<i32>::get(ids).map(IdBuffer::I32))
-            .or_else(|_| PyBuffer::<u64>::get(ids).map(IdBuffer::U64)),
+    let foreign = if cfg!(target_endian = "little") {
+        ['>', '!']
+    } else {
+        ['<', '<']
     };
-    typed.map(Some).map_err(|_| {
-        PyTypeError::new_err(format!(
-            "token ids must be an array of native 32- or 64-bit integers, not of format {format:?}"
-        ))
-    })
+    let native = !format.starts_with(foreign);
+    let typed = match ElementType::from_format(buffer.format()) {
+        // The pointer of an empty array need not be aligned, so it has no typed view.
+        ElementType::UnsignedInteger { bytes: 4 | 8 }
+        | ElementType::SignedInteger { bytes: 4 | 8 }
+            if native && buffer.item_count() == 0 =>
+        {
+            return Ok(Some(IdBuffer::Empty));
+        }
+        ElementType::UnsignedInteger { bytes: 4 } if native => {
+            buffer.into_typed().map(IdBuffer::U32)
+        }
+        ElementType::SignedInteger { bytes: 4 } if native => buffer.into_typed().map(IdBuffer::I32),
+        ElementType::UnsignedInteger { bytes: 8 } if native => {
+            buffer.into_typed().map(IdBuffer::U64)
+        }
+        ElementType::SignedInteger { bytes: 8 } if native => buffer.into_typed().map(IdBuffer::I64),
+        _ => {
+            return Err(PyTypeError::new_err(format!(
+                "token ids must be an array of native 32- or 64-bit integers, not of format {format:?}"
+            )));
+        }
+    };
+    typed.map(Some)
 }
 
 /// Refuses what is no sequence of ids, before an item of it is read.
@@ -189,7 +236,10 @@ pub(crate) enum PromptIds<'a, 'py> {
 }
 
 impl<'a, 'py> PromptIds<'a, 'py> {
-    pub(crate) fn new(ids: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+    pub(crate) fn new(ids: &'a Argument<'py>) -> PyResult<Self> {
+        let Some(ids) = ids.given() else {
+            return Ok(Self::Empty);
+        };
         if let Ok(list) = ids.cast::<PyList>() {
             return Ok(Self::List(list));
         }

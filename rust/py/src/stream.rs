@@ -2,7 +2,7 @@
 
 use crate::attribution::DecodedText;
 use crate::error::{guarded, to_py};
-use crate::ids::{PromptIds, token_id, token_ids};
+use crate::ids::{Argument, PromptIds, token_id, token_ids};
 use crate::lock::StreamLock;
 use crate::tokenizer::{Tokenizer, decode_options};
 use detok_core as core;
@@ -24,11 +24,11 @@ pub(crate) struct DecodeStream {
 
 fn open(
     tokenizer: &Bound<'_, Tokenizer>,
-    prompt_token_ids: Option<&Bound<'_, PyAny>>,
+    prompt_token_ids: &Argument<'_>,
     options: StreamOptions,
 ) -> PyResult<core::DecodeStream> {
     let py = tokenizer.py();
-    let prompt = prompt_token_ids.map_or(Ok(PromptIds::Empty), PromptIds::new)?;
+    let prompt = PromptIds::new(prompt_token_ids)?;
     guarded(py, || {
         core::DecodeStream::open(tokenizer.get().core(), &prompt, options)
             .map_err(|error| error.into_py(py))
@@ -38,7 +38,7 @@ fn open(
 impl DecodeStream {
     fn open(
         tokenizer: &Bound<'_, Tokenizer>,
-        prompt_token_ids: Option<&Bound<'_, PyAny>>,
+        prompt_token_ids: &Argument<'_>,
         options: StreamOptions,
     ) -> PyResult<Self> {
         Ok(Self {
@@ -84,13 +84,13 @@ impl DecodeStream {
 #[pymethods]
 impl DecodeStream {
     #[new]
-    #[pyo3(signature = (tokenizer, prompt_token_ids = None, *, skip_special_tokens = true, keep_special_tokens = None,
+    #[pyo3(signature = (tokenizer, prompt_token_ids = Argument::Missing, *, skip_special_tokens = true, keep_special_tokens = Argument::Missing,
                         min_bytes_to_buffer = 0, unknown_ids = "error", keep_output = true))]
     fn new(
         tokenizer: &Bound<'_, Tokenizer>,
-        prompt_token_ids: Option<&Bound<'_, PyAny>>,
+        prompt_token_ids: Argument<'_>,
         skip_special_tokens: bool,
-        keep_special_tokens: Option<&Bound<'_, PyAny>>,
+        keep_special_tokens: Argument<'_>,
         min_bytes_to_buffer: i64,
         unknown_ids: &str,
         keep_output: bool,
@@ -104,14 +104,14 @@ impl DecodeStream {
             decode: decode_options(
                 tokenizer.get(),
                 skip_special_tokens,
-                keep_special_tokens,
+                &keep_special_tokens,
                 unknown_ids,
             )?,
             min_bytes_to_buffer,
             keep_output,
             ..StreamOptions::default()
         };
-        Self::open(tokenizer, prompt_token_ids, options)
+        Self::open(tokenizer, &prompt_token_ids, options)
     }
 
     /// Pushes one token; the number of bytes of text that became certain.
@@ -196,11 +196,11 @@ impl DecodeStream {
     }
 
     /// Starts over, behind another prompt.
-    #[pyo3(signature = (prompt_token_ids = None))]
-    fn reset(&self, py: Python<'_>, prompt_token_ids: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    #[pyo3(signature = (prompt_token_ids = Argument::Missing))]
+    fn reset(&self, py: Python<'_>, prompt_token_ids: Argument<'_>) -> PyResult<()> {
         // The prompt is the caller's object: it is read before the lock is taken.
         let options = self.with(py, |stream| Ok(stream.options().clone()))?;
-        let fresh = open(self.tokenizer.bind(py), prompt_token_ids, options)?;
+        let fresh = open(self.tokenizer.bind(py), &prompt_token_ids, options)?;
         self.with(py, |stream| {
             *stream = fresh;
             Ok(())
@@ -228,11 +228,16 @@ impl ChunkIterator {
     pub(crate) fn open(
         tokenizer: &Bound<'_, Tokenizer>,
         ids: &Bound<'_, PyAny>,
-        prompt_token_ids: Option<&Bound<'_, PyAny>>,
+        prompt_token_ids: &Argument<'_>,
         skip_special_tokens: bool,
     ) -> PyResult<Self> {
         let options = StreamOptions {
-            decode: decode_options(tokenizer.get(), skip_special_tokens, None, "error")?,
+            decode: decode_options(
+                tokenizer.get(),
+                skip_special_tokens,
+                &Argument::Missing,
+                "error",
+            )?,
             keep_output: false,
             ..StreamOptions::default()
         };
@@ -251,7 +256,7 @@ impl ChunkIterator {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<DecodedText>> {
         let mut ids = self.ids.bind(py).clone();
-        while let Some(id) = ids.next() {
+        for id in ids {
             let index = self.stream.token_count(py)? as usize;
             let id = self::token_id(&id?, index)?;
             self.stream.with(py, |stream| {
@@ -273,7 +278,7 @@ impl ChunkIterator {
 pub(crate) fn decode_attributed(
     tokenizer: &Bound<'_, Tokenizer>,
     token_ids: &Bound<'_, PyAny>,
-    prompt_token_ids: Option<&Bound<'_, PyAny>>,
+    prompt_token_ids: &Argument<'_>,
     decode: core::DecodeOptions,
 ) -> PyResult<DecodedText> {
     let py = tokenizer.py();

@@ -3,7 +3,7 @@
 use crate::attribution::DecodedText;
 use crate::choice::{UNKNOWN_IDS, choose};
 use crate::error::{detok_error, guarded, load_to_py, to_py, unknown_token_error};
-use crate::ids::{token_id, token_ids};
+use crate::ids::{Argument, token_id, token_ids};
 use crate::source::PythonSource;
 use crate::stream::ChunkIterator;
 use crate::strings::TokenStrings;
@@ -58,6 +58,20 @@ impl Tokenizer {
             .map(|table| self.strings.get(py, table, id))
     }
 
+    fn decode_one(
+        &self,
+        token_ids: &Bound<'_, PyAny>,
+        options: &DecodeOptions,
+    ) -> PyResult<Py<PyString>> {
+        let py = token_ids.py();
+        let ids = self::token_ids(token_ids)?;
+        guarded(py, || {
+            let text = self.core.decode_utf8(&ids, options);
+            let text = text.map_err(|error| to_py(py, error))?;
+            Ok(PyString::from_bytes(py, &text)?.unbind())
+        })
+    }
+
     fn loaded(py: Python<'_>, loaded: Result<Loaded, LoadError>) -> PyResult<Self> {
         let Loaded {
             tokenizer,
@@ -76,12 +90,12 @@ impl Tokenizer {
 pub(crate) fn decode_options(
     tokenizer: &Tokenizer,
     skip_special_tokens: bool,
-    keep_special_tokens: Option<&Bound<'_, PyAny>>,
+    keep_special_tokens: &Argument<'_>,
     unknown_ids: &str,
 ) -> PyResult<DecodeOptions> {
     Ok(DecodeOptions {
         skip_special_tokens,
-        keep_special_tokens: match keep_special_tokens {
+        keep_special_tokens: match keep_special_tokens.given() {
             Some(tokens) => kept_tokens(tokenizer, tokens)?,
             None => None,
         },
@@ -204,10 +218,10 @@ impl Tokenizer {
 
     /// A byte vocabulary given as data: index = id.
     #[staticmethod]
-    #[pyo3(signature = (tokens, *, special_token_ids = None))]
+    #[pyo3(signature = (tokens, *, special_token_ids = Argument::Missing))]
     fn from_token_bytes(
         tokens: &Bound<'_, PyAny>,
-        special_token_ids: Option<&Bound<'_, PyAny>>,
+        special_token_ids: Argument<'_>,
     ) -> PyResult<Self> {
         let py = tokens.py();
         let mut all = Vec::new();
@@ -225,7 +239,7 @@ impl Tokenizer {
             });
         }
         let mut special = Vec::new();
-        if let Some(ids) = special_token_ids {
+        if let Some(ids) = special_token_ids.given() {
             for (index, id) in ids.try_iter()?.enumerate() {
                 special.push(token_id(&id?, index)?);
             }
@@ -375,23 +389,16 @@ impl Tokenizer {
     }
 
     /// The text of a whole sequence.
-    #[pyo3(signature = (token_ids, *, skip_special_tokens = true, keep_special_tokens = None, unknown_ids = "error"))]
+    #[pyo3(signature = (token_ids, *, skip_special_tokens = true, keep_special_tokens = Argument::Missing, unknown_ids = "error"))]
     fn decode(
         &self,
-        py: Python<'_>,
         token_ids: &Bound<'_, PyAny>,
         skip_special_tokens: bool,
-        keep_special_tokens: Option<&Bound<'_, PyAny>>,
+        keep_special_tokens: Argument<'_>,
         unknown_ids: &str,
     ) -> PyResult<Py<PyString>> {
-        let options = decode_options(self, skip_special_tokens, keep_special_tokens, unknown_ids)?;
-        let ids = self::token_ids(token_ids)?;
-        let text = guarded(py, || {
-            self.core
-                .decode(&ids, &options)
-                .map_err(|error| to_py(py, error))
-        })?;
-        Ok(PyString::new(py, &text).unbind())
+        let options = decode_options(self, skip_special_tokens, &keep_special_tokens, unknown_ids)?;
+        self.decode_one(token_ids, &options)
     }
 
     /// The texts of many sequences.
@@ -404,27 +411,16 @@ impl Tokenizer {
         unknown_ids: &str,
         threads: i64,
     ) -> PyResult<Vec<Py<PyString>>> {
-        let options = decode_options(self, skip_special_tokens, None, unknown_ids)?;
+        let options = decode_options(self, skip_special_tokens, &Argument::Missing, unknown_ids)?;
         let threads = usize::try_from(threads).ok().filter(|&threads| threads > 0);
         let threads = threads.ok_or_else(|| PyValueError::new_err("threads must be at least 1"))?;
         if threads == 1 || self.calls_python() {
             // One sequence at a time: no second copy of all ids.
-            return sequences
-                .try_iter()?
-                .enumerate()
-                .map(|(at, ids)| {
-                    let ids = token_ids(&ids?).map_err(|error| in_sequence(py, at, error))?;
-                    let text = guarded(py, || {
-                        self.core
-                            .decode(&ids, &options)
-                            .map_err(|error| to_py(py, error))
-                    });
-                    Ok(
-                        PyString::new(py, &text.map_err(|error| in_sequence(py, at, error))?)
-                            .unbind(),
-                    )
-                })
-                .collect();
+            let texts = sequences.try_iter()?.enumerate().map(|(at, ids)| {
+                self.decode_one(&ids?, &options)
+                    .map_err(|error| in_sequence(py, at, error))
+            });
+            return texts.collect();
         }
         let mut all = Vec::new();
         for (at, ids) in sequences.try_iter()?.enumerate() {
@@ -450,34 +446,34 @@ impl Tokenizer {
     }
 
     /// The text of a whole sequence behind a prompt, with one record per id.
-    #[pyo3(signature = (token_ids, *, prompt_token_ids = None, skip_special_tokens = true,
-                        keep_special_tokens = None, unknown_ids = "error"))]
+    #[pyo3(signature = (token_ids, *, prompt_token_ids = Argument::Missing, skip_special_tokens = true,
+                        keep_special_tokens = Argument::Missing, unknown_ids = "error"))]
     fn decode_attributed(
         slf: &Bound<'_, Self>,
         token_ids: &Bound<'_, PyAny>,
-        prompt_token_ids: Option<&Bound<'_, PyAny>>,
+        prompt_token_ids: Argument<'_>,
         skip_special_tokens: bool,
-        keep_special_tokens: Option<&Bound<'_, PyAny>>,
+        keep_special_tokens: Argument<'_>,
         unknown_ids: &str,
     ) -> PyResult<DecodedText> {
         let options = decode_options(
             slf.get(),
             skip_special_tokens,
-            keep_special_tokens,
+            &keep_special_tokens,
             unknown_ids,
         )?;
-        crate::stream::decode_attributed(slf, token_ids, prompt_token_ids, options)
+        crate::stream::decode_attributed(slf, token_ids, &prompt_token_ids, options)
     }
 
     /// Chunks as they become certain, the flushed rest last.
-    #[pyo3(signature = (token_ids, *, prompt_token_ids = None, skip_special_tokens = true))]
+    #[pyo3(signature = (token_ids, *, prompt_token_ids = Argument::Missing, skip_special_tokens = true))]
     fn stream(
         slf: &Bound<'_, Self>,
         token_ids: &Bound<'_, PyAny>,
-        prompt_token_ids: Option<&Bound<'_, PyAny>>,
+        prompt_token_ids: Argument<'_>,
         skip_special_tokens: bool,
     ) -> PyResult<ChunkIterator> {
-        ChunkIterator::open(slf, token_ids, prompt_token_ids, skip_special_tokens)
+        ChunkIterator::open(slf, token_ids, &prompt_token_ids, skip_special_tokens)
     }
 
     fn __repr__(&self) -> String {

@@ -6,7 +6,7 @@
 
 use crate::program::{Family, Lead, Program, Repair, Trail};
 use crate::table::{TokenFlags, TokenSpec};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::borrow::Cow;
 use tokenizers::DecoderWrapper;
 use tokenizers::decoders::wordpiece::cleanup;
@@ -81,8 +81,8 @@ pub(super) fn parse(section: Option<&Value>) -> Result<Option<DecoderWrapper>, s
     }
 }
 
-/// `Metaspace` once said only whether a blank is prepended; the crate reads `false` only beside
-/// the newer word for it.
+/// Words that files leave out, put in for the crate: those of version 2.0 omit what has a default,
+/// and `Metaspace` once said only whether a blank is prepended.
 fn modernize(step: &mut Value) {
     if let Some(steps) = step.get_mut("decoders").and_then(Value::as_array_mut) {
         steps.iter_mut().for_each(modernize);
@@ -90,9 +90,19 @@ fn modernize(step: &mut Value) {
     let Some(step) = step.as_object_mut() else {
         return;
     };
-    if step.get("add_prefix_space") == Some(&Value::Bool(false)) {
-        step.entry("prepend_scheme")
-            .or_insert_with(|| "never".into());
+    let defaults = match step.get("type").and_then(Value::as_str) {
+        Some("ByteLevel") => json!({"add_prefix_space": true, "trim_offsets": true}),
+        Some("WordPiece") => json!({"prefix": "##", "cleanup": true}),
+        Some("BPEDecoder") => json!({"suffix": "</w>"}),
+        Some("CTC") => json!({"pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": true}),
+        Some("Metaspace") if step.get("add_prefix_space") == Some(&Value::Bool(false)) => {
+            json!({"replacement": "▁", "prepend_scheme": "never"})
+        }
+        Some("Metaspace") => json!({"replacement": "▁"}),
+        _ => return,
+    };
+    for (word, default) in defaults.as_object().into_iter().flatten() {
+        step.entry(word).or_insert_with(|| default.clone());
     }
 }
 
@@ -110,12 +120,11 @@ impl Pipeline {
             strict,
         };
         let mut steps = Vec::new();
-        match decoder {
-            Some(decoder) => flatten(decoder, &mut steps),
-            None => {
-                pipeline.steps.push(TokenStep::Blank);
-                pipeline.lead = Lead::FirstToken;
-            }
+        if let Some(decoder) = decoder {
+            flatten(decoder, &mut steps);
+        } else {
+            pipeline.steps.push(TokenStep::Blank);
+            pipeline.lead = Lead::FirstToken;
         }
         let mut stage = Stage::Tokens;
         for step in steps {
@@ -279,14 +288,14 @@ impl Pipeline {
             }
             flags = flags.with(TokenFlags::LEAVES_BLANK);
         }
-        if self.byte_fallback {
-            if let Some(byte) = fallback_byte(&text) {
-                return Ok(TokenSpec {
-                    bytes: vec![byte],
-                    flags: flags.with(TokenFlags::BYTE),
-                    ..TokenSpec::default()
-                });
-            }
+        if self.byte_fallback
+            && let Some(byte) = fallback_byte(&text)
+        {
+            return Ok(TokenSpec {
+                bytes: vec![byte],
+                flags: flags.with(TokenFlags::BYTE),
+                ..TokenSpec::default()
+            });
         }
         let literal = !self.strict && flags.has(TokenFlags::ADDED);
         let bytes = |text: &str| match alphabet_bytes(text) {

@@ -15,7 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use tokenizers::{NormalizedString, Normalizer, NormalizerWrapper};
 
-/// A token beside the model's vocabulary.
+/// A token beside the model's vocabulary, with the fields of the file.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AddedToken {
     #[serde(default)]
@@ -140,10 +141,10 @@ pub(super) fn compile(
         added.add(token, &mut warnings);
     }
     let mut merged = Vec::new();
-    let model_ids: HashSet<TokenId> = match extra.is_empty() {
-        true => HashSet::new(),
-        false => vocabulary.iter().map(|(_, id)| *id).collect(),
-    };
+    let mut model_ids = HashSet::new();
+    if !extra.is_empty() {
+        model_ids.extend(vocabulary.iter().map(|(_, id)| *id));
+    }
     for token in extra {
         if !added.by_id.contains_key(&token.id) && !model_ids.contains(&token.id) {
             merged.extend(serde_json::to_string(&token).ok());
@@ -189,9 +190,12 @@ fn tokens(
     } = added;
     let mut builder = TableBuilder::default();
     // The crate hides by content: any token spelled like a special one goes.
-    let hidden = |token: &str| match special_contents.contains(token) {
-        true => TokenFlags::HIDEABLE,
-        false => TokenFlags::default(),
+    let hidden = |token: &str| {
+        if special_contents.contains(token) {
+            TokenFlags::HIDEABLE
+        } else {
+            TokenFlags::default()
+        }
     };
     for (token, id) in vocabulary {
         if !by_id.contains_key(id) {

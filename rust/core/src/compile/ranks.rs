@@ -184,11 +184,11 @@ impl RankTokens {
         pattern: Option<&str>,
         extra: Vec<AddedToken>,
     ) -> Result<Loaded, LoadError> {
-        let Self { mut builder, ids } = self;
+        let Self { mut builder, .. } = self;
         add_missing(&mut builder, extra);
         let encoder = match pattern {
             Some(pattern) => Encoder::Ranks(Box::new(
-                RankEncoder::new(pattern.to_owned(), ids)
+                RankEncoder::new(pattern.to_owned())
                     .map_err(|error| LoadError::invalid(error.to_string()))?,
             )),
             None => Encoder::Missing(

@@ -1,8 +1,8 @@
 //! What the tests of the core share: small tokenizers, and a slow, obvious twin of the decoder.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-pub mod reference;
-pub mod sample;
+pub(crate) mod reference;
+pub(crate) mod sample;
 
 use detok_core::{
     DecodeOptions, DecodeStream, DecodedText, Error, StreamOptions, TokenAttribution, TokenId,
@@ -12,7 +12,7 @@ use proptest::test_runner::Config;
 use std::sync::Arc;
 
 /// Cases of one property; `PROPTEST_CASES` raises the number, and failures are kept as named rows.
-pub fn cases(default: u32) -> Config {
+pub(crate) fn cases(default: u32) -> Config {
     let from_environment = std::env::var("PROPTEST_CASES").ok();
     Config {
         cases: from_environment
@@ -25,14 +25,14 @@ pub fn cases(default: u32) -> Config {
 }
 
 /// Unknown ids skipped, special tokens hidden.
-pub fn skipping() -> DecodeOptions {
+pub(crate) fn skipping() -> DecodeOptions {
     DecodeOptions {
         unknown_ids: UnknownIds::Skip,
         ..DecodeOptions::default()
     }
 }
 
-pub fn open(
+pub(crate) fn open(
     tokenizer: &Arc<Tokenizer>,
     prompt: &[TokenId],
     options: StreamOptions,
@@ -40,8 +40,13 @@ pub fn open(
     DecodeStream::open::<Error>(Arc::clone(tokenizer), prompt, options).unwrap()
 }
 
+/// All text so far, handed out or not.
+pub(crate) fn output(stream: &mut DecodeStream) -> String {
+    stream.output().unwrap().to_string()
+}
+
 /// Everything, from one push of all ids.
-pub fn decoded(
+pub(crate) fn decoded(
     tokenizer: &Arc<Tokenizer>,
     prompt: &[TokenId],
     ids: &[TokenId],
@@ -50,22 +55,22 @@ pub fn decoded(
     tokenizer.decode_attributed(ids, prompt, options).unwrap()
 }
 
-pub fn visible(token_id: TokenId, byte_offset: u32) -> TokenAttribution {
+pub(crate) fn visible(token_id: TokenId, byte_offset: u32) -> TokenAttribution {
     TokenAttribution::visible(token_id, byte_offset)
 }
 
-pub fn continuing(token_id: TokenId, byte_offset: u32) -> TokenAttribution {
+pub(crate) fn continuing(token_id: TokenId, byte_offset: u32) -> TokenAttribution {
     TokenAttribution {
         continues_char: true,
         ..visible(token_id, byte_offset)
     }
 }
 
-pub fn zero(token_id: TokenId, byte_offset: u32) -> TokenAttribution {
+pub(crate) fn zero(token_id: TokenId, byte_offset: u32) -> TokenAttribution {
     TokenAttribution::zero_width(token_id, byte_offset)
 }
 
-pub fn cut(record: TokenAttribution) -> TokenAttribution {
+pub(crate) fn cut(record: TokenAttribution) -> TokenAttribution {
     TokenAttribution {
         cut: true,
         ..record
@@ -73,7 +78,7 @@ pub fn cut(record: TokenAttribution) -> TokenAttribution {
 }
 
 /// Chunks rebased and joined, the obvious way.
-pub fn joined(chunks: &[DecodedText]) -> DecodedText {
+pub(crate) fn joined(chunks: &[DecodedText]) -> DecodedText {
     let mut all = DecodedText::default();
     for chunk in chunks {
         all.append(chunk).unwrap();

@@ -8,7 +8,7 @@ use tokenizers::{Decoder, DecoderWrapper};
 
 /// Which of the stated deviations from the crate are made.
 #[derive(Clone, Copy)]
-pub struct Deviations {
+pub(crate) struct Deviations {
     /// D1: whole characters of a broken byte run stay.
     pub runs: bool,
     /// D2 and D3: added tokens are literal, inner markers stay.
@@ -16,16 +16,16 @@ pub struct Deviations {
 }
 
 impl Deviations {
-    pub const ALL: Self = Self {
+    pub(crate) const ALL: Self = Self {
         runs: true,
         spelling: true,
     };
     /// A stream of a tokenizer loaded strictly.
-    pub const STRICT_STREAM: Self = Self {
+    pub(crate) const STRICT_STREAM: Self = Self {
         runs: true,
         spelling: false,
     };
-    pub const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         runs: false,
         spelling: false,
     };
@@ -59,7 +59,7 @@ struct Joined {
     tail_bytes: Vec<u8>,
 }
 
-pub struct Reference<'s> {
+pub(crate) struct Reference<'s> {
     sample: &'s Sample,
     options: DecodeOptions,
     deviations: Deviations,
@@ -68,7 +68,7 @@ pub struct Reference<'s> {
 }
 
 impl<'s> Reference<'s> {
-    pub fn new(sample: &'s Sample, options: &DecodeOptions, deviations: Deviations) -> Self {
+    pub(crate) fn new(sample: &'s Sample, options: &DecodeOptions, deviations: Deviations) -> Self {
         Self {
             sample,
             options: options.clone(),
@@ -82,12 +82,12 @@ impl<'s> Reference<'s> {
     }
 
     /// The text of `ids` behind nothing.
-    pub fn text(&self, ids: &[TokenId]) -> String {
+    pub(crate) fn text(&self, ids: &[TokenId]) -> String {
         self.finished(ids, &[]).iter().map(|c| c.text).collect()
     }
 
     /// Everything a stream gives for `output` behind `prompt`.
-    pub fn expected(&self, prompt: &[TokenId], output: &[TokenId]) -> DecodedText {
+    pub(crate) fn expected(&self, prompt: &[TokenId], output: &[TokenId]) -> DecodedText {
         let ids = [prompt, output].concat();
         let full = self.finished(&ids, &[]);
         let before = self.prompt_chars(prompt, &ids, &[]);
@@ -108,7 +108,12 @@ impl<'s> Reference<'s> {
     }
 
     /// The text after `prompt` and `output`, if strings of `continuation` came as tokens too.
-    pub fn continued(&self, prompt: &[TokenId], output: &[TokenId], more: &[&str]) -> String {
+    pub(crate) fn continued(
+        &self,
+        prompt: &[TokenId],
+        output: &[TokenId],
+        more: &[&str],
+    ) -> String {
         let ids = [prompt, output].concat();
         let full = self.finished(&ids, more);
         let before = self.prompt_chars(prompt, &ids, more);
@@ -116,7 +121,7 @@ impl<'s> Reference<'s> {
     }
 
     /// Text that no continuation can change.
-    pub fn settled(&self, prompt: &[TokenId], output: &[TokenId]) -> String {
+    pub(crate) fn settled(&self, prompt: &[TokenId], output: &[TokenId]) -> String {
         let ids = [prompt, output].concat();
         let joined = self.joined(&self.pieces(&ids, &[]));
         let (start, stop) = self.text_strip();
@@ -141,7 +146,7 @@ impl<'s> Reference<'s> {
     }
 
     /// Bytes of an unfinished character after these ids.
-    pub fn incomplete(&self, prompt: &[TokenId], output: &[TokenId]) -> usize {
+    pub(crate) fn incomplete(&self, prompt: &[TokenId], output: &[TokenId]) -> usize {
         let ids = [prompt, output].concat();
         self.joined(&self.pieces(&ids, &[])).tail_bytes.len()
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// A `tokenizer.json` in parts, as proptest makes, shows and shrinks it.
 #[derive(Clone)]
-pub struct Spec {
+pub(crate) struct Spec {
     pub decoder: Value,
     /// Tokens, and how many ids are left free before each.
     pub vocabulary: Vec<(String, u32)>,
@@ -19,7 +19,7 @@ pub struct Spec {
 }
 
 /// A tokenizer loaded both ways, and the oracle: the `tokenizers` crate's own.
-pub struct Sample {
+pub(crate) struct Sample {
     pub loose: Arc<Tokenizer>,
     pub strict: Arc<Tokenizer>,
     pub oracle: tokenizers::Tokenizer,
@@ -41,7 +41,7 @@ impl fmt::Debug for Spec {
 }
 
 impl Spec {
-    pub fn new(decoder: Value, vocabulary: &[&str], added: &[(&str, bool)]) -> Self {
+    pub(crate) fn new(decoder: Value, vocabulary: &[&str], added: &[(&str, bool)]) -> Self {
         Self {
             decoder,
             vocabulary: vocabulary.iter().map(|t| ((*t).to_owned(), 0)).collect(),
@@ -74,7 +74,7 @@ impl Spec {
         .to_string()
     }
 
-    pub fn load(&self) -> Sample {
+    pub(crate) fn load(&self) -> Sample {
         let json = self.json(&self.decoder);
         let load = |strict| {
             let loaded = from_tokenizer_json(json.as_bytes(), strict).expect("loads");
@@ -102,12 +102,12 @@ impl Spec {
 }
 
 impl Sample {
-    pub fn is_exact(&self) -> bool {
+    pub(crate) fn is_exact(&self) -> bool {
         self.loose.strategy_reason().is_none()
     }
 
     /// Ids for random picks; one in eight is unknown to the tokenizer.
-    pub fn pick(&self, picks: &[Index], with_unknown: bool) -> Vec<TokenId> {
+    pub(crate) fn pick(&self, picks: &[Index], with_unknown: bool) -> Vec<TokenId> {
         let pick = |pick: &Index| {
             let at = pick.index(self.ids.len() * 8);
             if with_unknown && at >= self.ids.len() * 7 && !self.unknown.is_empty() {
@@ -120,12 +120,12 @@ impl Sample {
     }
 
     /// The id of a token by its content.
-    pub fn id(&self, token: &str) -> TokenId {
+    pub(crate) fn id(&self, token: &str) -> TokenId {
         self.oracle.token_to_id(token).expect(token)
     }
 
     /// Tokens by their content, for messages.
-    pub fn words(&self, ids: &[TokenId]) -> String {
+    pub(crate) fn words(&self, ids: &[TokenId]) -> String {
         let word = |id: &TokenId| match self.spelled(*id) {
             Some((token, added)) => format!("{token:?}{}", if added { "+" } else { "" }),
             None => format!("({id})"),
@@ -133,14 +133,14 @@ impl Sample {
         ids.iter().map(word).collect::<Vec<_>>().join(" ")
     }
 
-    pub fn is_special(&self, id: TokenId) -> bool {
+    pub(crate) fn is_special(&self, id: TokenId) -> bool {
         let added = self.oracle.get_added_vocabulary();
         self.spelled(id)
             .is_some_and(|(token, _)| added.is_special_token(&token))
     }
 
     /// A mapped token as its decoder is given it, and whether it was added.
-    pub fn spelled(&self, id: TokenId) -> Option<(String, bool)> {
+    pub(crate) fn spelled(&self, id: TokenId) -> Option<(String, bool)> {
         let added = self.oracle.get_added_vocabulary();
         match added.simple_id_to_token(id) {
             Some(token) => Some((token, true)),
@@ -163,53 +163,53 @@ fn newer_form(decoder: &Value) -> Value {
     decoder
 }
 
-pub fn byte_level() -> Value {
+pub(crate) fn byte_level() -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})
 }
 
-pub fn sequence(steps: &[Value]) -> Value {
+pub(crate) fn sequence(steps: &[Value]) -> Value {
     json!({"type": "Sequence", "decoders": steps})
 }
 
-pub fn replace(from: &str, to: &str) -> Value {
+pub(crate) fn replace(from: &str, to: &str) -> Value {
     json!({"type": "Replace", "pattern": {"String": from}, "content": to})
 }
 
-pub fn byte_fallback() -> Value {
+pub(crate) fn byte_fallback() -> Value {
     json!({"type": "ByteFallback"})
 }
 
-pub fn fuse() -> Value {
+pub(crate) fn fuse() -> Value {
     json!({"type": "Fuse"})
 }
 
-pub fn strip(content: char, start: usize, stop: usize) -> Value {
+pub(crate) fn strip(content: char, start: usize, stop: usize) -> Value {
     json!({"type": "Strip", "content": content, "start": start, "stop": stop})
 }
 
-pub fn metaspace(scheme: &str) -> Value {
+pub(crate) fn metaspace(scheme: &str) -> Value {
     json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": true})
 }
 
-pub fn old_metaspace(add_prefix_space: bool) -> Value {
+pub(crate) fn old_metaspace(add_prefix_space: bool) -> Value {
     json!({"type": "Metaspace", "replacement": "▁", "add_prefix_space": add_prefix_space})
 }
 
-pub fn wordpiece(cleanup: bool) -> Value {
+pub(crate) fn wordpiece(cleanup: bool) -> Value {
     json!({"type": "WordPiece", "prefix": "##", "cleanup": cleanup})
 }
 
-pub fn bpe_decoder() -> Value {
+pub(crate) fn bpe_decoder() -> Value {
     json!({"type": "BPEDecoder", "suffix": "</w>"})
 }
 
 /// `Replace, ByteFallback, Fuse, Strip`: Llama 2 and its kin.
-pub fn llama() -> Value {
+pub(crate) fn llama() -> Value {
     sequence(&[replace("▁", " "), byte_fallback(), fuse(), strip(' ', 1, 0)])
 }
 
 /// Decoders that compile, with the members their family is fed with.
-pub fn compiled_decoders() -> Vec<(Value, &'static [&'static str])> {
+pub(crate) fn compiled_decoders() -> Vec<(Value, &'static [&'static str])> {
     let nested = |steps: &[Value]| sequence(&[sequence(steps), fuse()]);
     let mut decoders: Vec<(Value, &'static [&'static str])> = Vec::new();
     for decoder in [
@@ -278,7 +278,7 @@ pub fn compiled_decoders() -> Vec<(Value, &'static [&'static str])> {
 }
 
 /// Spelled in the byte alphabet; the comments say which bytes.
-pub const BYTE_LEVEL: &[&str] = &[
+pub(crate) const BYTE_LEVEL: &[&str] = &[
     "a", "Ġthe", "Ġ", "Ċ", // a, blank the, blank, newline
     "ä", "½", "ł", "ä½", "½ł", "ä½ł", // E4, BD, A0 and their joins: 你
     "Ã", "©", "Ã©", // C3, A9: é
@@ -290,7 +290,7 @@ pub const BYTE_LEVEL: &[&str] = &[
     "", "a｜", "日本", "\u{fffd}", "~", // empty; not of the alphabet, so literal
 ];
 
-pub const BYTE_FALLBACK: &[&str] = &[
+pub(crate) const BYTE_FALLBACK: &[&str] = &[
     "<0x41>",
     "<0xE4>",
     "<0xBD>",
@@ -327,7 +327,7 @@ pub const BYTE_FALLBACK: &[&str] = &[
     "<s>",
 ];
 
-pub const PIECES: &[&str] = &[
+pub(crate) const PIECES: &[&str] = &[
     "▁",
     "▁▁",
     "▁in▁the",
@@ -347,12 +347,12 @@ pub const PIECES: &[&str] = &[
     "é",
 ];
 
-pub const WORDS: &[&str] = &[
+pub(crate) const WORDS: &[&str] = &[
     "hello", "##ing", "##", "world", ".", ",", "##.", "!", "?", "do", "n't", "##n't", "'s", "'m",
     "'", " .", "", "你", "▁", "a b", " ' ", "\u{fffd}", "##你", " do not",
 ];
 
-pub const SUFFIXED: &[&str] = &[
+pub(crate) const SUFFIXED: &[&str] = &[
     "low</w>",
     "lo",
     "w</w>",
@@ -428,12 +428,12 @@ fn at_most_one_far(gaps: Vec<u32>) -> Vec<u32> {
 }
 
 /// A random tokenizer that compiles.
-pub fn compiled_spec() -> impl Strategy<Value = Spec> {
+pub(crate) fn compiled_spec() -> impl Strategy<Value = Spec> {
     select(compiled_decoders()).prop_flat_map(|(decoder, members)| spec_for(decoder, members))
 }
 
 /// A random tokenizer whose decoder may be any sequence of steps; many are decoded by windows.
-pub fn any_spec() -> impl Strategy<Value = Spec> {
+pub(crate) fn any_spec() -> impl Strategy<Value = Spec> {
     let step = select(vec![
         byte_level(),
         replace("▁", " "),

@@ -1,0 +1,82 @@
+"""This library, through its public names."""
+
+from peers.peer import Peer
+
+
+class Detok(Peer):
+    name, kind, package, takes_prompt = "detok", "ours", "detok", True
+    does = {"w1", "w4", "w6", "w7"}
+
+    def setup(self):
+        import detok
+
+        self.stream = detok.DecodeStream
+        self.tokenizer = detok.Tokenizer.from_json(self.vocab.json)
+
+    def open(self, prompt):
+        return self.stream(self.tokenizer) if prompt is None else self.stream(self.tokenizer, prompt)
+
+    def step(self, stream, token_id):
+        return stream.step(token_id)
+
+    def finish(self, stream):
+        last, _ = stream.flush()
+        return last.text if last is not None else ""
+
+    def run(self, ids, prompt=None):
+        stream = self.open(prompt)
+        step = stream.step
+        return [step(i) for i in ids], self.finish(stream)
+
+
+class DetokUnkept(Detok):
+    """Nothing kept of what was handed out: constant memory."""
+
+    name = "detok-unkept"
+    does = {"w1", "w7"}
+
+    def open(self, prompt):
+        return self.stream(self.tokenizer, prompt or (), keep_output=False)
+
+
+class DetokChunks(Detok):
+    """Records as well as text: push_token and next_chunk."""
+
+    name = "detok-chunks"
+    does = {"w1"}
+
+    def run(self, ids, prompt=None):
+        stream = self.open(prompt)
+        push, take, chunks = stream.push_token, stream.next_chunk, []
+        for i in ids:
+            push(i)
+            chunks.append(take())
+        return [chunk and chunk.text for chunk in chunks], self.finish(stream)
+
+
+class DetokDecode(Detok):
+    """A call for each sequence."""
+
+    name, does = "detok-decode", {"w5"}
+
+    def decode_batch(self, sequences):
+        decode = self.tokenizer.decode
+        return [decode(ids) for ids in sequences]
+
+
+class DetokDecodeArrays(DetokDecode):
+    name, reads = "detok-decode-numpy", "arrays"
+
+
+class DetokBatch(Detok):
+    name, does = "detok-batch", {"w5"}
+
+    def decode_batch(self, sequences):
+        return self.tokenizer.decode_batch(sequences)
+
+
+class DetokBatchArrays(DetokBatch):
+    name, reads = "detok-batch-numpy", "arrays"
+
+
+ADAPTERS = [Detok, DetokUnkept, DetokChunks, DetokDecode, DetokDecodeArrays, DetokBatch, DetokBatchArrays]

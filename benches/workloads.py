@@ -1,0 +1,156 @@
+"""What is timed. A workload takes a peer and data and gives one `Sample` for each of its cases.
+
+w1  one stream, a token a call, every delta wanted; 4,096 tokens behind 512 prompt ids, per text class
+w4  lone continuation bytes, and hidden special tokens: cost per token, and how the total grows
+w5  offline, one thread: 2,000 sequences of 500 ids
+w6  opening behind a long prompt, and the first delta after it
+w7  memory of an idle stream behind 4,096 prompt ids
+"""
+
+import gc
+import math
+import statistics
+import time
+from dataclasses import dataclass
+
+from data import Data
+from peers.peer import Peer
+
+TITLES = {
+    "w1": "one stream, a token a call",
+    "w4": "bad bytes and hidden specials",
+    "w5": "offline, one thread",
+    "w6": "behind a long prompt",
+    "w7": "memory of an idle stream",
+}
+
+
+@dataclass
+class Sample:
+    value: float
+    unit: str = "ns/token"
+    note: str = ""
+
+
+class Clock:
+    """`with Clock() as clock:` wall nanoseconds, garbage collector off."""
+
+    def __enter__(self):
+        gc.collect()
+        gc.disable()
+        self.wall = time.perf_counter_ns()
+        return self
+
+    def __exit__(self, *_):
+        self.wall = time.perf_counter_ns() - self.wall
+        gc.enable()
+
+
+def difference(got: str, want: str) -> str:
+    """Where the text first differs, or nothing. Peers without a flush never send an unfinished end."""
+    got, want = got.rstrip("\ufffd"), want.rstrip("\ufffd")
+    if got == want or (want.startswith(got) and len(want) - len(got) <= 2):
+        return ""
+    at = next((k for k, (a, b) in enumerate(zip(got, want, strict=False)) if a != b), min(len(got), len(want)))
+    return f"text differs at {at}: {got[at : at + 12]!r} for {want[at : at + 12]!r}"
+
+
+def w1(peer: Peer, data: Data, classes=("mixed",), least_ns=25e6) -> dict[str, Sample]:
+    out = {}
+    for cls in classes:
+        prompt, ids = data.stream(cls)
+        prompt = prompt if peer.takes_prompt else None
+        deltas, last = peer.run(ids, prompt)  # the warm-up, and the text to check
+        text = "".join(delta or "" for delta in deltas) + last
+        note = difference(text, data.vocab.reference(ids, prompt)) if peer.makes_text else ""
+        passes = 1
+        while True:
+            with Clock() as clock:
+                for _ in range(passes):
+                    peer.run(ids, prompt)
+            if clock.wall >= least_ns:
+                break
+            passes = max(passes + 1, int(passes * least_ns / clock.wall * 1.2))
+        out[cls] = Sample(clock.wall / passes / len(ids), note=note)
+    return out
+
+
+def w4(peer: Peer, data: Data, sizes=(1250, 2500, 5000, 10_000), limit_ns=14e9) -> dict[str, Sample]:
+    """Each total is the best of several passes. Stops before a size that would take too long."""
+    out = {}
+    plain = data.ids("english")
+    for case, source, text_length in (
+        ("plain", plain, None),
+        ("bad bytes", [data.vocab.byte_id], 1),
+        ("hidden specials", [data.vocab.specials[-1]], 0),
+    ):
+        totals, note = {}, ""
+        for n in sizes:
+            if _expected(totals, n) > limit_ns:
+                break
+            ids = (source * (n // len(source) + 1))[:n]
+            totals[n], deltas, last = _best(peer, ids)
+            length = sum(len(delta or "") for delta in deltas) + len(last)
+            if text_length is not None and length != n * text_length:
+                note = f"; {length} characters, not {n * text_length}"
+        most = max(totals)
+        out[case] = Sample(totals[most] / most, note=f"at {most}{note}")
+        if len(totals) > 1:
+            out[f"{case}, exponent"] = Sample(slope(totals), "")
+    return out
+
+
+def _best(peer, ids):
+    best, spent, passes = math.inf, 0, 0
+    while passes == 0 or (spent < 60e6 and passes < 20):
+        with Clock() as clock:
+            deltas, last = peer.run(ids, None)
+        passes, spent, best = passes + 1, spent + clock.wall, min(best, clock.wall)
+    return best, deltas, last
+
+
+def _expected(totals, n):
+    if not totals:
+        return 0
+    last = max(totals)
+    return totals[last] * (n / last) ** max(1.0, slope(totals) if len(totals) > 1 else 2.0)
+
+
+def slope(totals: dict[int, float]) -> float:
+    """Least squares over logarithms: 1 is linear, 2 is quadratic."""
+    xs, ys = [math.log(n) for n in totals], [math.log(total) for total in totals.values()]
+    return statistics.linear_regression(xs, ys).slope
+
+
+def w5(peer: Peer, data: Data) -> dict[str, Sample]:
+    sequences = data.offline(peer.reads)
+    with Clock() as clock:
+        out = peer.decode_batch(sequences)
+    note = ""
+    if peer.makes_text:
+        for k, ids in enumerate(data.offline("lists")[:40]):
+            note = note or difference(out[k], data.vocab.reference(ids))
+    return {"mixed": Sample(clock.wall / data.offline_count, note=note)}
+
+
+def w6(peer: Peer, data: Data, sizes=(0, 131_072, 1_000_000), limit_ns=30e6) -> dict[str, Sample]:
+    """Medians of up to 200 streams a case; a first delta is opening, and steps until there is text."""
+    out, now = {}, time.perf_counter_ns
+    for n in sizes:
+        prompt, ids = data.long_prompt(n)
+        opened, first = [], []
+        gc.collect()
+        gc.disable()
+        while len(first) < 200 and sum(first) < limit_ns:
+            start = now()
+            stream = peer.open(prompt)
+            opened.append(now() - start)
+            for i in ids:
+                if peer.step(stream, i):
+                    break
+            first.append(now() - start)
+            del stream
+        gc.enable()
+        out[f"open, {n:,} ids"] = Sample(statistics.median(opened), "ns")
+        out[f"first delta, {n:,} ids"] = Sample(statistics.median(first), "ns")
+    return out
