@@ -40,6 +40,10 @@ $(STAMPS)/dev-tools: $(STAMPS)/build-tools pyproject.toml
 	$(PY) -m pip install --quiet --group dev
 	@touch $@
 
+$(STAMPS)/bench-tools: $(STAMPS)/build-tools pyproject.toml
+	$(PY) -m pip install --quiet --group bench
+	@touch $@
+
 $(STAMPS)/extension: $(STAMPS)/build-tools $(SOURCES)
 # Without a group named, maturin installs all of `dev`.
 	$(PY) -m maturin develop --release --locked --group build
@@ -70,9 +74,9 @@ types: build $(STAMPS)/dev-tools
 test-python: build $(STAMPS)/dev-tools
 	$(PY) -m pytest
 
-bench: build $(STAMPS)/dev-tools
+bench: build $(STAMPS)/bench-tools
 	cargo bench --package detok-core
-	$(PY) benches/peers.py
+	$(PY) benches/run.py
 
 clean:
 	rm -rf target $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis python/detok/_core.*.so python/detok/_core.pyd

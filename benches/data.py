@@ -6,6 +6,8 @@ import numpy as np
 from texts import SEED, texts
 from vocabs import Vocab
 
+CALLS = 10  # of the offline workload
+
 
 class Data:
     def __init__(self, vocab: Vocab) -> None:
@@ -37,17 +39,17 @@ class Data:
         return np.stack([ids[at : at + 500] for at in starts])
 
     @property
-    def offline_count(self) -> int:
-        return self._sequences.size
+    def ids_a_call(self) -> int:
+        return self._sequences.size // CALLS
 
-    def _offline(self, form: str):
-        """Sequences as `lists`, as `arrays`, or `flat`: all ids, and the offsets of the sequences."""
-        rows = self._sequences
+    def _offline(self, form: str) -> list:
+        """Sequences of each call as `lists`, as `arrays`, or `flat`: all ids, and the offsets of the sequences."""
+        calls = np.split(self._sequences, CALLS)
         if form == "lists":
-            return [row.tolist() for row in rows]
+            return [[row.tolist() for row in rows] for rows in calls]
         if form == "arrays":
-            return list(rows)
-        return rows.reshape(-1), np.arange(0, rows.size + 1, rows.shape[1], dtype=np.uint64)
+            return [list(rows) for rows in calls]
+        return [(rows.reshape(-1), np.arange(0, rows.size + 1, rows.shape[1], dtype=np.uint64)) for rows in calls]
 
     def _clean(self, ids: list[int], at: int) -> int:
         """The first position from `at` on where a character ends before it and one starts behind it."""

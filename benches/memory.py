@@ -17,11 +17,11 @@ from workloads import Sample
 PROMPT = 4096
 
 
+MALLINFO2 = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+
+
 class _Mallinfo2(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    ]
+    _fields_ = tuple((name, ctypes.c_size_t) for name in MALLINFO2)
 
 
 def w7(peer: Peer, data: Data) -> dict[str, Sample]:

@@ -13,18 +13,10 @@ long as the baseline. Adapters whose package is missing are skipped. Times of on
 
 import argparse
 import os
+import platform
 import statistics
 import sys
-
-# Everyone on one thread; nobody asks the network.
-for name, value in {
-    "TOKENIZERS_PARALLELISM": "false",
-    "RAYON_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_VERBOSITY": "error",
-    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
-}.items():
-    os.environ.setdefault(name, value)
+from importlib.metadata import version
 
 import workloads
 from data import Data
@@ -33,12 +25,20 @@ from peers import ADAPTERS
 from peers.peer import Peer, Skip
 from vocabs import FILES, Vocab
 
+# Everyone on one thread, and nobody asks the network. Packages are imported later, when their adapter is made.
+ENVIRONMENT = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "RAYON_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+}
 RUN = {"w1": workloads.w1, "w4": workloads.w4, "w5": workloads.w5, "w6": workloads.w6, "w7": w7}
 BASELINES = {"w5": "detok-batch"}
 
 # The short run: workload, adapters, turns, options.
 SHORT = [
-    ("w1", "detok py-strtable hf-decodestream", 15, {"classes": ("english", "mixed")}),
+    ("w1", "detok detok-everything py-strtable hf-decodestream", 15, {"classes": ("english", "mixed")}),
     ("w5", "detok-batch detok-batch-numpy detok-decode detok-decode-numpy hf-batch hf-decode", 9, {}),
     ("w6", "detok hf-decodestream-prompt", 5, {}),
     ("w4", "detok hf-decodestream", 3, {"limit_ns": 1e9}),
@@ -73,7 +73,7 @@ def measure(workload: str, peers: list[Peer], data: Data, turns: int, options: d
 
 def show(workload: str, turns: Turns, baseline: str) -> None:
     print(f"\n{workload.upper()} {workloads.TITLES[workload]} (ratio: against {baseline})\n")
-    print("| case | adapter | median | least | ratio | |\n|---|---|--:|--:|--:|---|")
+    print("| case | adapter | kind | median | least | ratio | |\n|---|---|---|--:|--:|--:|---|")
     cases = list(dict.fromkeys(case for samples in turns.values() for sample in samples for case in sample))
     for case in cases:
         rows = []
@@ -82,7 +82,7 @@ def show(workload: str, turns: Turns, baseline: str) -> None:
             if values:
                 rows.append((statistics.median(values), name, min(values), next(s[case] for s in samples if case in s)))
         for median, name, least, sample in sorted(rows, key=lambda row: row[0]):
-            cells = [case, name, number(median, sample.unit), number(least, sample.unit)]
+            cells = [case, name, ADAPTERS[name].kind, number(median, sample.unit), number(least, sample.unit)]
             print("|", " | ".join([*cells, ratio(turns, case, name, baseline), sample.note]), "|", flush=True)
 
 
@@ -95,7 +95,7 @@ def ratio(turns: Turns, case: str, name: str, baseline: str) -> str:
 
 
 def number(value: float, unit: str) -> str:
-    return f"{value:,.{1 if value < 100 else 0}f} {unit}" if unit else f"{value:.2f}"
+    return f"{value:,.{1 if value < 100 else 0}f} {unit}" if unit else f"{value:,.2f}"
 
 
 def options_of(workload: str, texts: str, data: Data) -> dict:
@@ -114,6 +114,8 @@ def main() -> None:
     parser.add_argument("--baseline", help="the adapter that the others are divided by (detok)")
     args = parser.parse_args()
 
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     data = Data(Vocab(args.vocab))
     if args.workloads is None:
         plan = SHORT
@@ -122,6 +124,8 @@ def main() -> None:
         names = " ".join(ADAPTERS) if args.peers == "all" else args.peers.replace(",", " ")
         plan = [(workload, names, args.turns, options_of(workload, args.texts, data)) for workload in chosen]
     loaded = {peer.name: peer for peer in load(list(dict.fromkeys(" ".join(p[1] for p in plan).split())), data.vocab)}
+    packages = sorted({peer.package for peer in loaded.values() if peer.package})
+    print(", ".join([f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]))
     for workload, names, turns, options in plan:
         peers = [loaded[name] for name in names.split() if name in loaded and workload in loaded[name].does]
         if peers:

@@ -11,6 +11,8 @@ import gc
 import math
 import statistics
 import time
+from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from data import Data
@@ -32,18 +34,27 @@ class Sample:
     note: str = ""
 
 
-class Clock:
-    """`with Clock() as clock:` wall nanoseconds, garbage collector off."""
-
-    def __enter__(self):
-        gc.collect()
-        gc.disable()
-        self.wall = time.perf_counter_ns()
-        return self
-
-    def __exit__(self, *_):
-        self.wall = time.perf_counter_ns() - self.wall
+@contextmanager
+def no_collector():
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
         gc.enable()
+
+
+def passes(call: Callable[[], object], least_ns: float) -> list[int]:
+    """Nanoseconds of each call, for `least_ns` together. Processor time of all threads: everyone has one thread, and
+    waiting for a processor that others use would tell long calls from short ones."""
+    now, out = time.process_time_ns, []
+    with no_collector():
+        end = now() + least_ns
+        while not out or now() < end:
+            start = now()
+            call()
+            out.append(now() - start)
+    return out
 
 
 def difference(got: str, want: str) -> str:
@@ -63,24 +74,16 @@ def w1(peer: Peer, data: Data, classes=("mixed",), least_ns=25e6) -> dict[str, S
         deltas, last = peer.run(ids, prompt)  # the warm-up, and the text to check
         text = "".join(delta or "" for delta in deltas) + last
         note = difference(text, data.vocab.reference(ids, prompt)) if peer.makes_text else ""
-        passes = 1
-        while True:
-            with Clock() as clock:
-                for _ in range(passes):
-                    peer.run(ids, prompt)
-            if clock.wall >= least_ns:
-                break
-            passes = max(passes + 1, int(passes * least_ns / clock.wall * 1.2))
-        out[cls] = Sample(clock.wall / passes / len(ids), note=note)
+        times = passes(lambda ids=ids, prompt=prompt: peer.run(ids, prompt), least_ns)
+        out[cls] = Sample(statistics.median(times) / len(ids), note=note)
     return out
 
 
 def w4(peer: Peer, data: Data, sizes=(1250, 2500, 5000, 10_000), limit_ns=14e9) -> dict[str, Sample]:
-    """Each total is the best of several passes. Stops before a size that would take too long."""
+    """Stops before a size that would take too long."""
     out = {}
-    plain = data.ids("english")
     for case, source, text_length in (
-        ("plain", plain, None),
+        ("plain text", data.ids("english"), None),
         ("bad bytes", [data.vocab.byte_id], 1),
         ("hidden specials", [data.vocab.specials[-1]], 0),
     ):
@@ -89,24 +92,18 @@ def w4(peer: Peer, data: Data, sizes=(1250, 2500, 5000, 10_000), limit_ns=14e9) 
             if _expected(totals, n) > limit_ns:
                 break
             ids = (source * (n // len(source) + 1))[:n]
-            totals[n], deltas, last = _best(peer, ids)
+            totals[n] = min(passes(lambda ids=ids: peer.run(ids, None), 30e6))
+            deltas, last = peer.run(ids, None)
             length = sum(len(delta or "") for delta in deltas) + len(last)
             if text_length is not None and length != n * text_length:
                 note = f"; {length} characters, not {n * text_length}"
         most = max(totals)
-        out[case] = Sample(totals[most] / most, note=f"at {most}{note}")
+        out[case] = Sample(totals[most] / most, note=f"of {most:,}{note}")
+        if case != "plain text":
+            out[f"{case} / plain text"] = Sample(out[case].value / out["plain text"].value, "")
         if len(totals) > 1:
             out[f"{case}, exponent"] = Sample(slope(totals), "")
     return out
-
-
-def _best(peer, ids):
-    best, spent, passes = math.inf, 0, 0
-    while passes == 0 or (spent < 60e6 and passes < 20):
-        with Clock() as clock:
-            deltas, last = peer.run(ids, None)
-        passes, spent, best = passes + 1, spent + clock.wall, min(best, clock.wall)
-    return best, deltas, last
 
 
 def _expected(totals, n):
@@ -123,34 +120,39 @@ def slope(totals: dict[int, float]) -> float:
 
 
 def w5(peer: Peer, data: Data) -> dict[str, Sample]:
-    sequences = data.offline(peer.reads)
-    with Clock() as clock:
-        out = peer.decode_batch(sequences)
+    calls, times = data.offline(peer.reads), []
+    with no_collector():
+        for sequences in calls:
+            start = time.process_time_ns()
+            out = peer.decode_batch(sequences)
+            times.append(time.process_time_ns() - start)
     note = ""
     if peer.makes_text:
-        for k, ids in enumerate(data.offline("lists")[:40]):
+        for k, ids in enumerate(data.offline("lists")[-1]):
             note = note or difference(out[k], data.vocab.reference(ids))
-    return {"mixed": Sample(clock.wall / data.offline_count, note=note)}
+    return {"mixed": Sample(statistics.median(times) / data.ids_a_call, note=note)}
 
 
 def w6(peer: Peer, data: Data, sizes=(0, 131_072, 1_000_000), limit_ns=30e6) -> dict[str, Sample]:
-    """Medians of up to 200 streams a case; a first delta is opening, and steps until there is text."""
+    """Medians of up to 200 streams a case; a first delta is opening, and steps until there is text. Wall time, whose
+    clock is finer."""
     out, now = {}, time.perf_counter_ns
     for n in sizes:
         prompt, ids = data.long_prompt(n)
         opened, first = [], []
-        gc.collect()
-        gc.disable()
-        while len(first) < 200 and sum(first) < limit_ns:
-            start = now()
-            stream = peer.open(prompt)
-            opened.append(now() - start)
-            for i in ids:
-                if peer.step(stream, i):
-                    break
-            first.append(now() - start)
-            del stream
-        gc.enable()
+        with no_collector():
+            while len(first) < 200 and sum(first) < limit_ns:
+                start = now()
+                stream = peer.open(prompt)
+                opened.append(now() - start)
+                for i in ids:
+                    if peer.step(stream, i):
+                        break
+                first.append(now() - start)
+                del stream
         out[f"open, {n:,} ids"] = Sample(statistics.median(opened), "ns")
         out[f"first delta, {n:,} ids"] = Sample(statistics.median(first), "ns")
+        if n:
+            later = out[f"first delta, {n:,} ids"].value - out[f"first delta, {sizes[0]:,} ids"].value
+            out[f"first delta, {n:,} ids, later by"] = Sample(later, "ns")
     return out

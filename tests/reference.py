@@ -902,9 +902,8 @@ class WindowDecoder:
             start = min(known_part(decoded), len(data))
             while start not in boundaries(decoded):
                 start -= 1
-            for order, n in enumerate(waiting):
-                # They share the piece; only the first can hold its first byte.
-                landings[n] = (byte_len(text), order > 0)
+            for n in waiting:
+                landings[n] = (byte_len(text), False)  # which bytes are whose is not known
             waiting.clear()
             text += data[start:].decode()
 

@@ -386,7 +386,7 @@ LETTER_IDS = st.sampled_from([*own.NASTY_BYTES, *"aé你😀".encode(), 256, 257
     st.data(),
 )
 def test_window(prompt, token_ids, data):
-    """A Python object runs on the window of the seed, record by record."""
+    """A Python object runs on the window, record by record."""
     letters = Letters()
     vocabulary = reference.WindowVocabulary(letters.decode, letters.id_to_token, letters.is_special)
     groups = data.draw(own.groupings(token_ids))
@@ -554,3 +554,12 @@ def test_strict_sends_an_added_token_through_normalizer_and_byte_map():
     assert expected == "i\u0120there"
     assert detok.Tokenizer.from_json(file, strict=True).decode([0]) == expected
     assert detok.Tokenizer.from_json(file).decode([0]) == expected
+
+
+def test_a_special_token_is_hidden_by_the_string_it_decodes_to():
+    """Its normalized form is no special content, so it is shown, as the crate does."""
+    special = added_token(1, "New", True) | {"normalized": True}
+    file = tokenizer_json(bpe({"a": 0}), own.BYTE_LEVEL, [special], normalizer={"type": "Lowercase"})
+    expected = tokenizers.Tokenizer.from_str(file).decode([1, 0], skip_special_tokens=True)
+    assert expected == "newa"
+    assert detok.Tokenizer.from_json(file).decode([1, 0]) == expected

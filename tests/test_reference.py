@@ -409,8 +409,8 @@ def test_window_anchors_all_that_waited_at_the_piece():
         (0x61, True, 0),
         (0xE4, True, 1),
         (300, False, 1),
-        (0xBD, True, 1, True),
-        (0xA0, True, 1, True),
+        (0xBD, True, 1),
+        (0xA0, True, 1),
     ]
     assert stream.next_chunk() == DecodedText("a你", [Record(*record) for record in records])
 

@@ -10,7 +10,7 @@ class VllmFast(Peer):
     """FastIncrementalDetokenizer: tokenizers' stream behind the prompt, restarted when it raises."""
 
     name, kind, package, takes_prompt = "vllm-fast", "equivalent", "tokenizers", True
-    does = {"w1", "w4", "w6", "w7"}
+    does = ("w1", "w4", "w6", "w7")
 
     def setup(self):
         from tokenizers.decoders import DecodeStream
@@ -29,7 +29,8 @@ class VllmFast(Peer):
 
 
 class VllmSlow(VllmFast):
-    """SlowIncrementalDetokenizer: two windows of token strings to text at each step, and the difference."""
+    """SlowIncrementalDetokenizer: two windows of token strings to text at each step, and the difference. It shows
+    special tokens here: transformers takes them from a configuration, which these vocabularies come without."""
 
     name, package = "vllm-slow", "transformers"
 
@@ -109,7 +110,7 @@ class Sglang(Peer):
     to its printable start."""
 
     name, kind, package, takes_prompt = "sglang", "equivalent", "transformers", True
-    does = {"w1", "w4", "w6", "w7"}
+    does = ("w1", "w4", "w6", "w7")
 
     def setup(self):
         from transformers import PreTrainedTokenizerFast

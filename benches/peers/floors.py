@@ -3,6 +3,7 @@
 import subprocess
 
 import floor
+
 from peers.peer import Peer, Skip
 from peers.python import hidden_table, trimmed
 
@@ -10,7 +11,7 @@ from peers.python import hidden_table, trimmed
 class Index(Peer):
     """parts.append(table[id]) and one join: no UTF-8 state at all."""
 
-    name, kind, makes_text, does = "floor-index-join", "floor", False, {"w1"}
+    name, kind, makes_text, does = "floor-index-join", "floor", False, ("w1",)
 
     def setup(self):
         self.table = [token.decode("utf-8", "replace") for token in self.vocab.table]
@@ -37,7 +38,7 @@ class _C(Peer):
 class Noop(_C):
     """The cheapest method of an extension type: one argument, returns a ready string."""
 
-    name, makes_text, does = "floor-c-noop", False, {"w1"}
+    name, makes_text, does = "floor-c-noop", False, ("w1",)
     method = "cached"
 
     def run(self, ids, prompt=None):
@@ -54,7 +55,7 @@ class NoopFresh(Noop):
 class Step(_C):
     """Real UTF-8 streaming in C, one call per token, ready strings where a token is whole."""
 
-    name, does = "floor-c-step", {"w1", "w4", "w6", "w7"}
+    name, does = "floor-c-step", ("w1", "w4", "w6", "w7")
     method = "step"
 
     def open(self, prompt):
@@ -75,13 +76,13 @@ class Step(_C):
 class StepFresh(Step):
     """... every delta a new string."""
 
-    name, method, does = "floor-c-step-newstr", "step_uncached", {"w1"}
+    name, method, does = "floor-c-step-newstr", "step_uncached", ("w1",)
 
 
 class Lists(_C):
     """Lists to strings in one call."""
 
-    name, does = "floor-c-lists", {"w5"}
+    name, does = "floor-c-lists", ("w5",)
 
     def decode_batch(self, sequences):
         return self.table.decode_batch(sequences)
@@ -90,7 +91,7 @@ class Lists(_C):
 class Flat(_C):
     """One array of ids and one of offsets to strings in one call."""
 
-    name, does, reads = "floor-c-flat", {"w5"}, "flat"
+    name, does, reads = "floor-c-flat", ("w5",), "flat"
 
     def decode_batch(self, sequences):
         return self.table.decode_flat(*sequences)
@@ -99,7 +100,7 @@ class Flat(_C):
 class Gather(_C):
     """Bytes of all ids copied to one buffer: no UTF-8 check, no strings."""
 
-    name, does, reads, makes_text = "floor-c-gather", {"w5"}, "flat", False
+    name, does, reads, makes_text = "floor-c-gather", ("w5",), "flat", False
 
     def decode_batch(self, sequences):
         return self.table.gather(sequences[0])

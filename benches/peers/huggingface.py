@@ -7,7 +7,7 @@ class DecodeStream(Peer):
     """tokenizers.decoders.DecodeStream, started without the prompt."""
 
     name, kind, package = "hf-decodestream", "peer", "tokenizers"
-    does = {"w1", "w4", "w6", "w7"}
+    does = ("w1", "w4", "w6", "w7")
 
     def setup(self):
         from tokenizers.decoders import DecodeStream
@@ -29,7 +29,7 @@ class DecodeStreamPrompt(DecodeStream):
     """Primed with the prompt's ids, as vLLM does."""
 
     name, takes_prompt = "hf-decodestream-prompt", True
-    does = {"w1", "w6", "w7"}
+    does = ("w1", "w6", "w7")
 
     def open(self, prompt):
         return self.stream(ids=list(prompt or []), skip_special_tokens=True)
@@ -39,7 +39,7 @@ class Decode(Peer):
     """Tokenizer.decode, a call for each sequence."""
 
     name, kind, package = "hf-decode", "peer", "tokenizers"
-    does = {"w4", "w5"}
+    does = ("w4", "w5")
 
     def run(self, ids, prompt=None):
         return [self.vocab.hf.decode(ids, skip_special_tokens=True)], ""
@@ -50,7 +50,7 @@ class Decode(Peer):
 
 
 class DecodeBatch(Decode):
-    name, does = "hf-batch", {"w5"}
+    name, does = "hf-batch", ("w5",)
 
     def decode_batch(self, sequences):
         return self.vocab.hf.decode_batch(sequences, skip_special_tokens=True)
@@ -70,7 +70,7 @@ class _OneId:
 
 class TextStreamer(Peer):
     name, kind, package = "tf-textstreamer", "peer", "transformers"
-    does = {"w1", "w4", "w5", "w6", "w7"}
+    does = ("w1", "w4", "w5", "w6", "w7")
 
     def setup(self):
         from transformers import PreTrainedTokenizerFast, TextStreamer

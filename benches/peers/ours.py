@@ -5,7 +5,7 @@ from peers.peer import Peer
 
 class Detok(Peer):
     name, kind, package, takes_prompt = "detok", "ours", "detok", True
-    does = {"w1", "w4", "w6", "w7"}
+    does = ("w1", "w4", "w6", "w7")
 
     def setup(self):
         import detok
@@ -33,17 +33,29 @@ class DetokUnkept(Detok):
     """Nothing kept of what was handed out: constant memory."""
 
     name = "detok-unkept"
-    does = {"w1", "w7"}
+    does = ("w1", "w7")
 
     def open(self, prompt):
         return self.stream(self.tokenizer, prompt or (), keep_output=False)
 
 
+class DetokEverything(Detok):
+    """The text and all records read at the end, too: a stream keeps ids, and decodes them again when it is asked."""
+
+    name = "detok-everything"
+    does = ("w1",)
+
+    def finish(self, stream):
+        last, everything = stream.flush()
+        everything.to_numpy()
+        return last.text if last is not None and everything.text else ""
+
+
 class DetokChunks(Detok):
-    """Records as well as text: push_token and next_chunk."""
+    """A chunk for each token, text and records: push_token and next_chunk."""
 
     name = "detok-chunks"
-    does = {"w1"}
+    does = ("w1",)
 
     def run(self, ids, prompt=None):
         stream = self.open(prompt)
@@ -57,7 +69,7 @@ class DetokChunks(Detok):
 class DetokDecode(Detok):
     """A call for each sequence."""
 
-    name, does = "detok-decode", {"w5"}
+    name, does = "detok-decode", ("w5",)
 
     def decode_batch(self, sequences):
         decode = self.tokenizer.decode
@@ -69,7 +81,7 @@ class DetokDecodeArrays(DetokDecode):
 
 
 class DetokBatch(Detok):
-    name, does = "detok-batch", {"w5"}
+    name, does = "detok-batch", ("w5",)
 
     def decode_batch(self, sequences):
         return self.tokenizer.decode_batch(sequences)
@@ -79,4 +91,13 @@ class DetokBatchArrays(DetokBatch):
     name, reads = "detok-batch-numpy", "arrays"
 
 
-ADAPTERS = [Detok, DetokUnkept, DetokChunks, DetokDecode, DetokDecodeArrays, DetokBatch, DetokBatchArrays]
+ADAPTERS = [
+    Detok,
+    DetokUnkept,
+    DetokEverything,
+    DetokChunks,
+    DetokDecode,
+    DetokDecodeArrays,
+    DetokBatch,
+    DetokBatchArrays,
+]

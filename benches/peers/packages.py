@@ -9,7 +9,7 @@ class Fastokens(DecodeStream):
     """A drop-in for the stream of tokenizers."""
 
     name, package = "fastokens", "fastokens"
-    does = DecodeStream.does | {"w5"}
+    does = (*DecodeStream.does, "w5")
 
     def setup(self):
         from fastokens._native import DecodeStream, Tokenizer
@@ -22,7 +22,7 @@ class Fastokens(DecodeStream):
 
 class Splintr(Peer):
     name, kind, package = "splintr", "peer", "splintr-rs"
-    does = {"w1", "w4", "w5", "w6", "w7"}
+    does = ("w1", "w4", "w5", "w6", "w7")
     most_streams = 50  # each copies the vocabulary
 
     def setup(self):
@@ -50,7 +50,7 @@ class Splintr(Peer):
 
 class Tiktoken(Driver):
     name, package, families = "tiktoken", "tiktoken", ("bytelevel",)
-    does = Driver.does | {"w5"}
+    does = (*Driver.does, "w5")
 
     def setup(self):
         import tiktoken
@@ -70,7 +70,7 @@ class Tiktoken(Driver):
 
 class Gigatoken(Driver):
     name, package = "gigatoken", "gigatoken"
-    does = Driver.does | {"w5"}
+    does = (*Driver.does, "w5")
 
     def setup(self):
         import gigatoken
@@ -87,7 +87,7 @@ class Gigatoken(Driver):
 
 
 class GigatokenArrays(Gigatoken):
-    name, does, reads = "gigatoken-numpy", {"w5"}, "arrays"
+    name, does, reads = "gigatoken-numpy", ("w5",), "arrays"
 
 
 def _loaded(load):

@@ -11,7 +11,7 @@ Kinds:
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from vocabs import Vocab
 
@@ -27,8 +27,8 @@ class Peer:
     nothing; `decode_batch` is offline."""
 
     name = kind = package = ""
-    does: ClassVar[set[str]] = set()
-    families: ClassVar[tuple[str, ...]] = ("bytelevel", "spm")
+    does: tuple[str, ...] = ()
+    families: tuple[str, ...] = ("bytelevel", "spm")
     takes_prompt = False
     makes_text = True
     reads = "lists"  # what decode_batch takes: lists, arrays (NumPy), flat (ids and offsets)

@@ -9,7 +9,7 @@ class Driver(Peer):
     """`one(id)` gives bytes; Python's incremental decoder makes text of them."""
 
     kind = "driver"
-    does = {"w1", "w4", "w6", "w7"}
+    does = ("w1", "w4", "w6", "w7")
     decoder = staticmethod(codecs.getincrementaldecoder("utf-8"))
 
     def one(self, token_id):
@@ -42,7 +42,7 @@ class ByteTable(Driver):
     """Ten lines: a list of bytes and codecs' incremental decoder."""
 
     name, kind = "py-bytetable", "python"
-    does = Driver.does | {"w5"}
+    does = (*Driver.does, "w5")
 
     def setup(self):
         self.table = hidden_table(self.vocab)

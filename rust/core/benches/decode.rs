@@ -1,6 +1,8 @@
 //! What a token costs: in runs, one by one, in a whole text, and where decoders of windows are slow.
 //!
 //! `gather` is the floor: a loop that copies the same bytes and does nothing else.
+#![allow(clippy::expect_used, reason = "a bench may fail")]
+#![allow(missing_docs, reason = "criterion's macro writes functions without")]
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use detok_core::{

@@ -380,15 +380,15 @@ impl AttributedTextBuffer {
         Some(self.settled.split_at(cut, records))
     }
 
-    /// All settled text; its records are dropped.
-    pub(crate) fn take_text(&mut self) -> String {
+    /// Moves all settled text into `text`, which is empty; its records are dropped.
+    pub(crate) fn take_text(&mut self, text: &mut String) {
         self.settled.attributions.clear();
         for token in &mut self.waiting {
             if let Place::Settled(offset) = &mut token.place {
                 *offset = 0;
             }
         }
-        std::mem::take(&mut self.settled.text)
+        std::mem::swap(&mut self.settled.text, text);
     }
 
     /// Ends the text: what was not handed out. No token waits any more.

@@ -110,7 +110,9 @@ impl<'p> Needs<'p> {
                 Lead::Marker { repeat: true } => table.first_piece(index).bytes.is_empty(),
                 Lead::Strip { content, count } => {
                     self.strippable += count_of(content, piece);
-                    !has_other(content, piece) && self.strippable < count
+                    // Those that both ends of text may take off must all be counted.
+                    let both = self.program.trail.map_or(0, |trail| trail.count);
+                    !has_other(content, piece) && self.strippable < count.saturating_add(both)
                 }
             };
         if self.program.pieces_end_runs && !piece.flags.has(TokenFlags::BYTE) {

@@ -145,6 +145,9 @@ impl ExactDecoder {
         bytes: usize,
         sink: &mut impl Sink,
     ) {
+        if !matches!(program.lead, Lead::Strip { .. }) {
+            self.lead = 0;
+        }
         for _ in 0..bytes {
             self.settle(program, 1, REPLACEMENT, false, sink);
         }
@@ -221,6 +224,7 @@ impl ExactDecoder {
             let of_prompt = of_prompt.saturating_sub(start);
             if at == bytes.len() && is_incomplete(invalid) {
                 self.tail = Utf8Tail::new(invalid, of_prompt);
+                self.release_before_tail(program, sink);
             } else {
                 self.replace(program, invalid, of_prompt, bytes.len() > at, sink);
             }
@@ -338,21 +342,40 @@ impl ExactDecoder {
             sink.settle(consumed - ending, head);
         }
         self.withheld += (ending / trail.content.len_utf8()) as u32;
-        while self.withheld > trail.count {
-            self.withheld -= 1;
-            let mut buffer = [0; 4];
-            let character: &str = trail.content.encode_utf8(&mut buffer);
-            sink.settle(character.len(), character);
-        }
+        self.release_to(program, trail.count, sink);
     }
 
     /// Settles the withheld characters: the text goes on behind them.
     fn release(&mut self, program: &Program, sink: &mut impl Sink) {
-        if let (Some(trail), 1..) = (program.trail, self.withheld) {
-            let text = trail.content.to_string().repeat(self.withheld as usize);
-            self.withheld = 0;
-            sink.settle(text.len(), &text);
-        }
+        self.release_to(program, 0, sink);
+    }
+
+    /// Settles what a character that has begun makes certain.
+    fn release_before_tail(&mut self, program: &Program, sink: &mut impl Sink) {
+        let Some(trail) = program.trail else { return };
+        let mut buffer = [0; 4];
+        let content = trail.content.encode_utf8(&mut buffer).as_bytes();
+        // It may still become one more of those that the end of text takes off.
+        let is_content = content.starts_with(self.tail.bytes());
+        let keeps = if is_content {
+            trail.count.saturating_sub(1)
+        } else {
+            0
+        };
+        self.release_to(program, keeps, sink);
+    }
+
+    /// Settles all but the last `keeps` of the withheld characters.
+    fn release_to(&mut self, program: &Program, keeps: u32, sink: &mut impl Sink) {
+        let (Some(trail), true) = (program.trail, self.withheld > keeps) else {
+            return;
+        };
+        let text = trail
+            .content
+            .to_string()
+            .repeat((self.withheld - keeps) as usize);
+        self.withheld = keeps;
+        sink.settle(text.len(), &text);
     }
 
     fn withheld_len(&self, program: &Program) -> usize {

@@ -66,7 +66,8 @@ pub(crate) fn touch_ends(decoded: &DecodedText) -> Vec<usize> {
     for (slot, record) in ends.iter_mut().zip(&decoded.attributions).rev() {
         let offset = record.anchor.byte_offset() as usize;
         if record.anchor.is_visible() {
-            *slot = end;
+            // Tokens of a window share the start of a piece; each touches its first character.
+            *slot = end.max(char_end(&decoded.text, offset));
             end = if record.continues_char {
                 char_end(&decoded.text, offset)
             } else {
@@ -82,7 +83,7 @@ pub(crate) fn touch_ends(decoded: &DecodedText) -> Vec<usize> {
 /// Half-open byte ranges, one per record; zero-width tokens have an empty one at their place.
 #[must_use]
 fn byte_spans(decoded: &DecodedText, shared: Shared) -> Vec<Range<usize>> {
-    let mut owned_before = false;
+    let mut before = None;
     decoded
         .attributions
         .iter()
@@ -92,8 +93,9 @@ fn byte_spans(decoded: &DecodedText, shared: Shared) -> Vec<Range<usize>> {
             if !record.anchor.is_visible() {
                 return offset..offset;
             }
-            let first_byte_elsewhere = record.continues_char && owned_before;
-            owned_before = true;
+            let first_byte_elsewhere =
+                before.is_some_and(|before| record.continues_char || before == offset);
+            before = Some(offset);
             match shared {
                 Shared::Own if first_byte_elsewhere => {
                     let start = char_end(&decoded.text, offset);

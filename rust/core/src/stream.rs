@@ -48,14 +48,14 @@ pub struct Pending {
 }
 
 /// The text a step gave.
-#[derive(Debug, PartialEq, Eq)]
-pub enum StepText {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepText<'s> {
     /// Nothing became certain.
     Nothing,
     /// Exactly the pushed token's own text.
     Token,
-    /// Some other text.
-    Text(String),
+    /// Some other text, there until the next call.
+    Text(&'s str),
 }
 
 #[derive(Clone, Debug)]
@@ -75,7 +75,9 @@ pub struct DecodeStream {
     /// What is settled and was not handed out.
     buffer: AttributedTextBuffer,
     history: History,
-    /// Bytes of text handed out, if they are kept.
+    /// Text of the latest step; its memory serves the next.
+    step_text: String,
+    /// Bytes of text handed out.
     handed_bytes: usize,
     token_count: u64,
     /// Set by the flush.
@@ -103,6 +105,7 @@ impl DecodeStream {
             options,
             decoder,
             buffer: AttributedTextBuffer::default(),
+            step_text: String::new(),
             handed_bytes: 0,
             token_count: 0,
             transcript: None,
@@ -147,9 +150,10 @@ impl DecodeStream {
             return Err(Error::Finished);
         }
         let before = self.buffer.text().len();
+        let kept_bytes = self.kept_bytes();
         match (self.tokenizer.strategy(), &mut self.decoder) {
             (Strategy::Exact(table), Decoder::Exact(decoder)) => {
-                let most = self.handed_bytes + before + decoder.most_unsettled(table.program());
+                let most = kept_bytes + decoder.most_unsettled(table.program());
                 check_run(table, ids, &self.options, most)?;
                 self.buffer.reserve(ids.len());
                 decode_into(table, decoder, ids, &self.options.decode, &mut self.buffer)?;
@@ -159,7 +163,7 @@ impl DecodeStream {
                     tokenizer: &self.tokenizer,
                     source: source.as_ref(),
                     options: &self.options,
-                    handed_bytes: self.handed_bytes,
+                    kept_before: kept_bytes - before,
                 };
                 let start = (decoder.clone(), self.buffer.checkpoint());
                 if let Err(error) = run.push(ids, decoder, &mut self.buffer) {
@@ -186,7 +190,7 @@ impl DecodeStream {
             // Pushes refuse more text than offsets can address.
             let _fits = kept.append(&chunk);
         }
-        self.count_handed(chunk.text.len());
+        self.handed_bytes += chunk.text.len();
         Some(chunk)
     }
 
@@ -195,7 +199,7 @@ impl DecodeStream {
     /// # Errors
     /// As [`Self::push_token`].
     #[inline]
-    pub fn step(&mut self, id: TokenId) -> Result<StepText, Error> {
+    pub fn step(&mut self, id: TokenId) -> Result<StepText<'_>, Error> {
         if self.step_copied(id) {
             return Ok(StepText::Token);
         }
@@ -206,29 +210,53 @@ impl DecodeStream {
     /// gives; says whether it did. Most steps are of this kind, and cost no more than to tell.
     #[inline]
     pub fn step_copied(&mut self, id: TokenId) -> bool {
-        if self.options.min_bytes_to_buffer > 0 || !self.buffer.is_empty() {
+        if !self.has_nothing_held() {
             return false;
         }
         let Some(len) = copied_len(&self.tokenizer, &self.decoder, self.room(), id) else {
             return false;
         };
         self.count(id);
-        self.count_handed(len);
+        self.handed_bytes += len;
         true
     }
 
-    fn step_other(&mut self, id: TokenId) -> Result<StepText, Error> {
+    fn step_other(&mut self, id: TokenId) -> Result<StepText<'_>, Error> {
+        if self.has_nothing_held() && self.hides(id) {
+            // Its record would leave with this step.
+            self.count(id);
+            return Ok(StepText::Nothing);
+        }
         self.push_tokens(&[id])?;
-        let text =
-            if self.options.min_bytes_to_buffer == 0 && matches!(self.decoder, Decoder::Exact(_)) {
-                let text = self.buffer.take_text();
-                self.count_handed(text.len());
-                Some(text)
-            } else {
-                self.next_chunk().map(|chunk| chunk.text)
-            };
-        let text = text.filter(|text| !text.is_empty());
-        Ok(text.map_or(StepText::Nothing, StepText::Text))
+        self.step_text.clear();
+        if self.options.min_bytes_to_buffer == 0 && !matches!(self.history, History::Chunks(_)) {
+            self.buffer.take_text(&mut self.step_text);
+            self.handed_bytes += self.step_text.len();
+        } else if let Some(chunk) = self.next_chunk() {
+            self.step_text = chunk.text;
+        }
+        Ok(match self.step_text.as_str() {
+            "" => StepText::Nothing,
+            text => StepText::Text(text),
+        })
+    }
+
+    /// Whether a step hands out everything it settles, and there is nothing before it to hand out.
+    #[inline]
+    fn has_nothing_held(&self) -> bool {
+        self.options.min_bytes_to_buffer == 0 && self.buffer.is_empty()
+    }
+
+    /// Whether a token that may be pushed now has no text and changes nothing.
+    fn hides(&self, id: TokenId) -> bool {
+        let Strategy::Exact(table) = self.tokenizer.strategy() else {
+            return false;
+        };
+        self.transcript.is_none()
+            && match table.flags(id) {
+                Some(flags) => !self.options.decode.shows(id, flags),
+                None => self.options.decode.unknown_ids == UnknownIds::Skip,
+            }
     }
 
     /// Ends the text, cut at `cut` bytes if given: the last chunk, and everything (what was not
@@ -257,6 +285,11 @@ impl DecodeStream {
             return Err(Error::Finished);
         }
         let rest = self.rest()?;
+        if self.kept_bytes() + rest.len() > self.options.text_limit {
+            return Err(Error::TextTooLong {
+                limit: self.options.text_limit,
+            });
+        }
         let local_cut = cut.map(|at| self.check_cut(at, &rest)).transpose()?;
         match (self.tokenizer.strategy(), &mut self.decoder) {
             (Strategy::Exact(table), Decoder::Exact(decoder)) => {
@@ -375,11 +408,19 @@ impl DecodeStream {
     fn room(&self) -> usize {
         match self.transcript {
             Some(_) => 0,
-            None => self
-                .options
-                .text_limit
-                .saturating_sub(self.handed_bytes + self.buffer.text().len()),
+            None => self.options.text_limit.saturating_sub(self.kept_bytes()),
         }
+    }
+
+    /// Bytes of text in memory, or that would be if the ids were decoded again.
+    #[inline]
+    fn kept_bytes(&self) -> usize {
+        let handed_out = if self.options.keep_output {
+            self.handed_bytes
+        } else {
+            0
+        };
+        handed_out + self.buffer.text().len()
     }
 
     #[inline]
@@ -388,13 +429,6 @@ impl DecodeStream {
             replay.push(id);
         }
         self.token_count += 1;
-    }
-
-    #[inline]
-    fn count_handed(&mut self, bytes: usize) {
-        if self.options.keep_output {
-            self.handed_bytes += bytes;
-        }
     }
 }
 
@@ -466,7 +500,7 @@ struct WindowRun<'s> {
     tokenizer: &'s Tokenizer,
     source: &'s dyn WindowSource,
     options: &'s StreamOptions,
-    handed_bytes: usize,
+    kept_before: usize,
 }
 
 impl WindowRun<'_> {
@@ -488,7 +522,7 @@ impl WindowRun<'_> {
             } else {
                 buffer.place_zero_width(id);
             }
-            if self.handed_bytes + buffer.text().len() > self.options.text_limit {
+            if self.kept_before + buffer.text().len() > self.options.text_limit {
                 return Err(Error::TextTooLong {
                     limit: self.options.text_limit,
                 });

@@ -45,13 +45,16 @@ impl TokenFlags {
     const EMPTY: Self = Self(1 << 7);
     /// The beginning of a character and nothing else.
     pub(crate) const OPENS_CHAR: Self = Self(1 << 8);
+    /// A byte that a step after joining may replace.
+    const REPLACEABLE: Self = Self(1 << 9);
 
     /// Tokens that need more than a copy, even in the middle of text.
     const NOT_A_COPY: u16 = Self::HIDEABLE.0
         | Self::LEAVES_BLANK.0
         | Self::UNMAPPED.0
         | Self::PARTIAL.0
-        | Self::EMPTY.0;
+        | Self::EMPTY.0
+        | Self::REPLACEABLE.0;
 
     /// Both sets together.
     #[must_use]
@@ -500,6 +503,11 @@ impl Table {
                 bytes.len()
             )));
         }
+        let flags = if flags.has(TokenFlags::BYTE) && !self.program.after_joining.is_empty() {
+            flags.with(TokenFlags::REPLACEABLE)
+        } else {
+            flags
+        };
         let (offset, shape) = match std::str::from_utf8(bytes) {
             Ok("") => (0, TokenFlags::EMPTY),
             Ok(whole) => {

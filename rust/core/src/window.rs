@@ -71,6 +71,8 @@ pub(crate) struct WindowDecoder {
     /// Text of the first `prefix_ids` of `ids`, handed on already.
     prefix: String,
     prefix_ids: usize,
+    /// U+FFFD that the prompt ends in: the prompt's, unless it is completed after all.
+    broken: String,
     waiting: usize,
 }
 
@@ -106,12 +108,13 @@ impl WindowDecoder {
                 return Ok(Self::behind(ids, text));
             }
         }
-        let (ids, text) = decode_tolerantly(source, prompt, skip)?;
+        let (ids, mut text) = decode_tolerantly(source, prompt, skip)?;
         // Half a character at the end may still be completed; what stands before it is the prompt's.
-        let whole = text.trim_end_matches('\u{fffd}').len();
-        let mut text = text;
-        text.truncate(whole);
-        Ok(Self::behind(ids, text))
+        let broken = text.split_off(text.trim_end_matches('\u{fffd}').len());
+        Ok(Self {
+            broken,
+            ..Self::behind(ids, text)
+        })
     }
 
     fn behind(ids: Vec<TokenId>, prefix: String) -> Self {
@@ -119,6 +122,7 @@ impl WindowDecoder {
             prefix_ids: ids.len(),
             ids,
             prefix,
+            broken: String::new(),
             waiting: 0,
         }
     }
@@ -134,7 +138,8 @@ impl WindowDecoder {
         self.ids.push(id);
         match self.advance(source, skip) {
             Ok(text) => {
-                sink.wait(id, self.waiting);
+                // Whose byte is whose, a window cannot tell.
+                sink.wait(id, 0);
                 self.waiting += 1;
                 self.hand_on(&text, sink);
                 Ok(())
@@ -150,18 +155,13 @@ impl WindowDecoder {
     fn advance(&mut self, source: &dyn WindowSource, skip: bool) -> Result<String, SourceError> {
         let decoded = source.decode(&self.ids, skip)?;
         let forced = self.ids.len() - self.prefix_ids >= WINDOW_LIMIT;
-        let grown = decoded.len() > self.prefix.len();
-        if !forced && (!grown || decoded.ends_with('\u{fffd}')) {
+        let text = self.behind_prefix(&decoded);
+        if !forced && (text.is_empty() || text.ends_with('\u{fffd}')) {
             return Ok(String::new());
         }
-        let start = floor_char_boundary(&decoded, self.prefix.len());
-        let text = if grown {
-            decoded.get(start..).unwrap_or_default()
-        } else {
-            ""
-        };
         let rest = self.ids.get(self.prefix_ids..).unwrap_or_default().to_vec();
         self.prefix = source.decode(&rest, skip)?;
+        self.broken.clear();
         self.prefix_ids = rest.len();
         self.ids = rest;
         Ok(text.to_owned())
@@ -174,7 +174,7 @@ impl WindowDecoder {
         }
         let first = text.chars().next().map_or(0, char::len_utf8);
         let (first, rest) = text.split_at(first);
-        sink.settle(self.waiting, first);
+        sink.settle(1, first);
         sink.settle(0, rest);
         self.waiting = 0;
     }
@@ -189,14 +189,22 @@ impl WindowDecoder {
             return Ok(String::new());
         }
         let decoded = source.decode(&self.ids, skip)?;
-        let start = floor_char_boundary(&decoded, self.prefix.len().min(decoded.len()));
-        Ok(decoded.get(start..).unwrap_or_default().to_owned())
+        Ok(self.behind_prefix(&decoded).to_owned())
+    }
+
+    /// What a window's text has that was not handed on before.
+    fn behind_prefix<'t>(&self, decoded: &'t str) -> &'t str {
+        let known = self.prefix.len().min(decoded.len());
+        let text = decoded
+            .get(floor_char_boundary(decoded, known)..)
+            .unwrap_or_default();
+        text.strip_prefix(self.broken.as_str()).unwrap_or(text)
     }
 
     /// Ends the text with `rest`, as [`Self::rest`] gave it.
     pub(crate) fn finish(&mut self, rest: &str, sink: &mut impl Sink) {
         self.hand_on(rest, sink);
-        sink.discard(self.waiting, false);
+        sink.discard(1, false);
         self.waiting = 0;
     }
 }

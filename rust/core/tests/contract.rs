@@ -1,4 +1,14 @@
 //! The attribution contract (A1 to A11), as tables of what is shown after each step.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(
+    clippy::too_many_lines,
+    clippy::type_complexity,
+    reason = "a table has many rows"
+)]
+#![allow(
+    clippy::items_after_statements,
+    reason = "the type of a row stands above its table"
+)]
 
 mod common;
 
@@ -997,8 +1007,8 @@ fn pending_says_what_is_withheld_and_why() {
 fn text_at_each_step() {
     let sample = bytes_and_words();
     let [special, ok] = ["<s>", "ok"].map(|token| sample.id(token));
-    let given = |text: &str| StepText::Text(text.to_owned());
-    let rows: [(TokenId, StepText); 8] = [
+    let given = |text: &'static str| StepText::Text(text);
+    let rows: [(TokenId, StepText<'_>); 8] = [
         (ok, StepText::Token),
         (0xe4, StepText::Nothing),
         (special, StepText::Nothing),

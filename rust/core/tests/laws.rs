@@ -3,6 +3,12 @@
 //! The oracle is the `tokenizers` crate's own one-shot decode. Where the core departs from it
 //! (D1 to D3), and for the records, which the crate does not have, it is the slow twin in
 //! `common::reference`; `the_twin_is_the_crate` holds that against the crate in turn.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail")]
+#![allow(
+    clippy::too_many_lines,
+    clippy::type_complexity,
+    reason = "a table has many rows"
+)]
 
 mod common;
 
@@ -12,6 +18,8 @@ use common::sample::{
     old_metaspace, wordpiece,
 };
 use common::{cases, joined, open, skipping};
+use std::sync::Arc;
+
 use detok_core::{
     DecodeOptions, DecodeStream, DecodedText, Shared, StepText, StreamOptions, TokenId, Unit, spans,
 };
@@ -122,13 +130,14 @@ fn drive(stream: &mut DecodeStream, ids: &[TokenId], calls: &[Call]) -> Vec<Deco
                 left = behind;
             }
             Call::Step => {
+                let tokenizer = Arc::clone(stream.tokenizer());
                 let text = match stream.step(next).unwrap() {
                     StepText::Nothing => String::new(),
                     StepText::Token => {
-                        let bytes = stream.tokenizer().token_bytes(next).unwrap().unwrap();
+                        let bytes = tokenizer.token_bytes(next).unwrap().unwrap();
                         String::from_utf8(bytes.into_owned()).unwrap()
                     }
-                    StepText::Text(text) => text,
+                    StepText::Text(text) => text.to_owned(),
                 };
                 chunks.push(DecodedText {
                     text,

@@ -1,4 +1,9 @@
 //! The window strategy: seeding, anchors, its bound, and what becomes of a source's errors.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(
+    clippy::items_after_statements,
+    reason = "the type of a row stands above its table"
+)]
 
 mod common;
 

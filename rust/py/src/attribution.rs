@@ -5,7 +5,7 @@ use crate::error::{guarded, to_py};
 use crate::ids::token_id;
 use detok_core as core;
 use detok_core::{MaskRule, Shared, SpanIndex, Unit};
-use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView, PyRange, PySlice, PyTuple, PyType};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -200,7 +200,14 @@ impl AttributionList {
             }
             return Ok(items.into_any());
         }
-        let index: isize = index.extract()?;
+        // An index that no machine word holds is out of range like any other.
+        let index = index.extract::<isize>().or_else(|error| {
+            if error.is_instance_of::<PyOverflowError>(py) {
+                Ok(isize::MAX)
+            } else {
+                Err(error)
+            }
+        })?;
         let at = if index < 0 {
             index + records.len().cast_signed()
         } else {

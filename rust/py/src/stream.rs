@@ -58,13 +58,13 @@ impl DecodeStream {
     }
 
     fn step_other(&self, py: Python<'_>, id: u32) -> PyResult<Option<Py<PyString>>> {
-        let text = self.with(py, |stream| {
-            stream.step(id).map_err(|error| to_py(py, error))
-        })?;
-        Ok(match text {
-            StepText::Nothing => None,
-            StepText::Token => self.tokenizer.get().token_string(py, id),
-            StepText::Text(text) => Some(PyString::new(py, &text).unbind()),
+        self.with(py, |stream| {
+            let text = stream.step(id).map_err(|error| to_py(py, error))?;
+            Ok(match text {
+                StepText::Nothing => None,
+                StepText::Token => self.tokenizer.get().token_string(py, id),
+                StepText::Text(text) => Some(PyString::new(py, text).unbind()),
+            })
         })
     }
 
@@ -255,7 +255,7 @@ impl ChunkIterator {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<DecodedText>> {
-        let mut ids = self.ids.bind(py).clone();
+        let ids = self.ids.bind(py).clone();
         for id in ids {
             let index = self.stream.token_count(py)? as usize;
             let id = self::token_id(&id?, index)?;

@@ -244,6 +244,10 @@ impl Pipeline {
         Ok(())
     }
 
+    pub(super) fn is_strict(&self) -> bool {
+        self.strict
+    }
+
     pub(super) fn program(&self) -> Program {
         let mut after_joining: Vec<(char, String)> = Vec::new();
         for &(from, _) in &self.after_joining {
@@ -285,6 +289,9 @@ impl Pipeline {
                 || at(true, false) != format!("{} ", at(true, true))
             {
                 return Err(format!("token {token:?} has its end-of-word suffix inside"));
+            }
+            if self.byte_fallback && fallback_byte(&text).is_some() {
+                return Err(format!("token {token:?} is a byte only at the end of text"));
             }
             flags = flags.with(TokenFlags::LEAVES_BLANK);
         }

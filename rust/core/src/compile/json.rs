@@ -136,7 +136,9 @@ pub(super) fn compile(
     let decoder = decoder::parse(file.decoder.as_ref()).map_err(invalid_decoder)?;
     let mut warnings = Vec::new();
     let Vocabulary(vocabulary) = file.model.vocab;
-    let mut added = AddedVocabulary::new(&vocabulary);
+    let normalizer = AddedNormalizer::new(file.normalizer)
+        .map_err(|error| LoadError::invalid(format!("the normalizer section: {error}")))?;
+    let mut added = AddedVocabulary::new(&vocabulary, normalizer);
     for token in file.added_tokens.unwrap_or_default() {
         added.add(token, &mut warnings);
     }
@@ -153,8 +155,7 @@ pub(super) fn compile(
     }
     let encoder = JsonEncoder::new(source, merged);
     let compiled = Pipeline::compile(decoder.as_ref(), strict).and_then(|pipeline| {
-        let normalizer = AddedNormalizer::new(file.normalizer)?;
-        let builder = tokens(&pipeline, &normalizer, added, &vocabulary)?;
+        let builder = tokens(&pipeline, &added, &vocabulary)?;
         Ok((builder, pipeline.program()))
     });
     let tokenizer = match compiled {
@@ -179,64 +180,71 @@ pub(super) fn compile(
 /// Every token of the file, compiled.
 fn tokens(
     pipeline: &Pipeline,
-    normalizer: &AddedNormalizer,
-    added: AddedVocabulary<'_>,
+    added: &AddedVocabulary<'_>,
     vocabulary: &[(String, TokenId)],
 ) -> Result<TableBuilder, String> {
-    let AddedVocabulary {
-        by_id,
-        special_contents,
-        ..
-    } = added;
     let mut builder = TableBuilder::default();
     // The crate hides by content: any token spelled like a special one goes.
-    let hidden = |token: &str| {
-        if special_contents.contains(token) {
+    let hidden = |spelling: &str| {
+        if added.special_contents.contains(spelling) {
             TokenFlags::HIDEABLE
         } else {
             TokenFlags::default()
         }
     };
     for (token, id) in vocabulary {
-        if !by_id.contains_key(id) {
+        if !added.by_id.contains_key(id) {
             let mut spec = pipeline.spec(token, hidden(token))?;
             spec.name = Some(token.clone());
             builder.insert(*id, spec);
         }
     }
-    for (id, token) in by_id {
-        let spelled = normalizer.spell(&token);
-        let mut flags = hidden(&spelled).with(TokenFlags::ADDED);
+    for (&id, token) in &added.by_id {
+        let spelling = added.spelling(id, token);
+        let mut flags = hidden(spelling).with(TokenFlags::ADDED);
         if token.special {
             flags = flags.with(TokenFlags::SPECIAL);
         }
-        let mut spec = pipeline.spec(&spelled, flags)?;
-        spec.name = Some(token.content);
+        let spelled_back = decoder::alphabet_bytes(spelling).map(String::from_utf8);
+        let mut spec = match spelled_back {
+            // Bytes that the normalizer spelled are not letters of the token's own (deviation D2).
+            Some(Ok(text)) if added.normalizer.is_byte_level && !pipeline.is_strict() => {
+                pipeline.spec(&text, flags)?
+            }
+            _ => pipeline.spec(spelling, flags)?,
+        };
+        spec.name = Some(token.content.clone());
         builder.insert(id, spec);
     }
     Ok(builder)
 }
 
-/// Added tokens by id, numbered as the `tokenizers` crate numbers them.
+/// Added tokens by id, numbered and spelled as the `tokenizers` crate does when it reads a file.
 struct AddedVocabulary<'v> {
     model_ids: HashMap<&'v str, TokenId>,
-    model_size: u64,
+    /// The crate counts on from the size of the vocabulary, whatever ids that has.
+    next: u64,
+    normalizer: AddedNormalizer,
     by_id: HashMap<TokenId, AddedToken>,
     by_content: HashMap<String, TokenId>,
+    /// Normalized forms, where they differ. The crate keeps one when the token comes again.
+    normalized: HashMap<TokenId, String>,
     special_contents: HashSet<String>,
 }
 
 impl<'v> AddedVocabulary<'v> {
-    fn new(vocabulary: &'v [(String, TokenId)]) -> Self {
+    fn new(vocabulary: &'v [(String, TokenId)], normalizer: AddedNormalizer) -> Self {
         let model_ids: HashMap<_, _> = vocabulary
             .iter()
             .map(|(token, id)| (token.as_str(), *id))
             .collect();
         Self {
-            model_size: model_ids.len() as u64,
+            next: model_ids.len() as u64,
             model_ids,
+            normalizer,
             by_id: HashMap::new(),
             by_content: HashMap::new(),
+            normalized: HashMap::new(),
             special_contents: HashSet::new(),
         }
     }
@@ -245,15 +253,17 @@ impl<'v> AddedVocabulary<'v> {
         if token.content.is_empty() {
             return;
         }
-        let known = self
-            .by_content
-            .get(&token.content)
-            .or(self.model_ids.get(token.content.as_str()));
-        let id = known.copied().unwrap_or_else(|| self.next_id());
+        let content = token.content.as_str();
+        let known = self.by_content.get(content).or(self.model_ids.get(content));
+        let id = known.copied().unwrap_or_else(|| {
+            let next = self.next;
+            self.next += 1;
+            TokenId::try_from(next).unwrap_or(TokenId::MAX)
+        });
         if id != token.id {
             warnings.push(format!(
-                "added token {:?} has id {} in the file and gets id {id}: added ids must follow on from the vocabulary",
-                token.content, token.id
+                "added token {content:?} has id {} in the file and gets id {id}: added ids must follow on from the vocabulary",
+                token.id
             ));
         }
         self.insert(id, token);
@@ -263,17 +273,16 @@ impl<'v> AddedVocabulary<'v> {
         if token.special {
             self.special_contents.insert(token.content.clone());
         }
+        if let Some(normalized) = self.normalizer.normalize(&token) {
+            self.normalized.insert(id, normalized);
+        }
         self.by_content.insert(token.content.clone(), id);
         self.by_id.insert(id, token);
     }
 
-    fn next_id(&self) -> TokenId {
-        let highest = self.by_id.keys().max().map(|&id| u64::from(id));
-        let next = match highest {
-            Some(highest) if highest >= self.model_size || self.model_size == 0 => highest + 1,
-            _ => self.model_size,
-        };
-        TokenId::try_from(next).unwrap_or(TokenId::MAX)
+    /// What the crate decodes the token by.
+    fn spelling<'a>(&'a self, id: TokenId, token: &'a AddedToken) -> &'a str {
+        self.normalized.get(&id).unwrap_or(&token.content)
     }
 }
 
@@ -285,34 +294,21 @@ struct AddedNormalizer {
 }
 
 impl AddedNormalizer {
-    fn new(section: Option<Value>) -> Result<Self, String> {
-        let is_byte_level = section.as_ref().is_some_and(mentions_byte_level);
-        let normalizer = match section {
-            None | Some(Value::Null) => None,
-            Some(section) => Some(
-                serde_json::from_value(section)
-                    .map_err(|error| format!("the normalizer section: {error}"))?,
-            ),
-        };
+    fn new(section: Option<Value>) -> Result<Self, serde_json::Error> {
         Ok(Self {
-            normalizer,
-            is_byte_level,
+            is_byte_level: section.as_ref().is_some_and(mentions_byte_level),
+            normalizer: match section {
+                None | Some(Value::Null) => None,
+                Some(section) => Some(serde_json::from_value(section)?),
+            },
         })
     }
 
-    /// The crate decodes an added token that is normalized by its normalized form.
-    fn spell(&self, token: &AddedToken) -> String {
-        let Some(normalizer) = self.normalizer.as_ref().filter(|_| token.is_normalized()) else {
-            return token.content.clone();
-        };
+    fn normalize(&self, token: &AddedToken) -> Option<String> {
+        let normalizer = self.normalizer.as_ref().filter(|_| token.is_normalized())?;
         let mut normalized = NormalizedString::from(token.content.as_str());
-        if normalizer.normalize(&mut normalized).is_err() {
-            return token.content.clone();
-        }
-        match decoder::alphabet_bytes(normalized.get()).map(String::from_utf8) {
-            Some(Ok(spelled_back)) if self.is_byte_level => spelled_back,
-            _ => normalized.get().to_owned(),
-        }
+        normalizer.normalize(&mut normalized).ok()?;
+        Some(normalized.get().to_owned()).filter(|normalized| *normalized != token.content)
     }
 }
 

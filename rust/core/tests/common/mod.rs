@@ -1,5 +1,6 @@
 //! What the tests of the core share: small tokenizers, and a slow, obvious twin of the decoder.
 #![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail")]
 
 pub(crate) mod reference;
 pub(crate) mod sample;
@@ -20,6 +21,7 @@ pub(crate) fn cases(default: u32) -> Config {
             .unwrap_or(default),
         failure_persistence: None,
         max_shrink_iters: 4096,
+        max_global_rejects: 1 << 20,
         ..Config::default()
     }
 }

@@ -10,9 +10,9 @@ use tokenizers::{Decoder, DecoderWrapper};
 #[derive(Clone, Copy)]
 pub(crate) struct Deviations {
     /// D1: whole characters of a broken byte run stay.
-    pub runs: bool,
+    pub(crate) runs: bool,
     /// D2 and D3: added tokens are literal, inner markers stay.
-    pub spelling: bool,
+    pub(crate) spelling: bool,
 }
 
 impl Deviations {

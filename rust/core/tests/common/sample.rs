@@ -11,22 +11,22 @@ use std::sync::Arc;
 /// A `tokenizer.json` in parts, as proptest makes, shows and shrinks it.
 #[derive(Clone)]
 pub(crate) struct Spec {
-    pub decoder: Value,
+    pub(crate) decoder: Value,
     /// Tokens, and how many ids are left free before each.
-    pub vocabulary: Vec<(String, u32)>,
+    pub(crate) vocabulary: Vec<(String, u32)>,
     /// Content and whether it is special.
-    pub added: Vec<(String, bool)>,
+    pub(crate) added: Vec<(String, bool)>,
 }
 
 /// A tokenizer loaded both ways, and the oracle: the `tokenizers` crate's own.
 pub(crate) struct Sample {
-    pub loose: Arc<Tokenizer>,
-    pub strict: Arc<Tokenizer>,
-    pub oracle: tokenizers::Tokenizer,
+    pub(crate) loose: Arc<Tokenizer>,
+    pub(crate) strict: Arc<Tokenizer>,
+    pub(crate) oracle: tokenizers::Tokenizer,
     /// Mapped ids, ascending.
-    pub ids: Vec<TokenId>,
+    pub(crate) ids: Vec<TokenId>,
     /// Some ids that are not.
-    pub unknown: Vec<TokenId>,
+    pub(crate) unknown: Vec<TokenId>,
 }
 
 impl fmt::Debug for Spec {
@@ -56,15 +56,15 @@ impl Spec {
             vocabulary.entry(token.clone()).or_insert(next + gap);
             next += gap + 1;
         }
-        let mut id = vocabulary.len();
-        let mut added = Vec::new();
-        for (content, special) in &self.added {
-            added.push(json!({
-                "id": id, "content": content, "special": special, "normalized": false,
-                "single_word": false, "lstrip": false, "rstrip": false,
-            }));
-            id += 1;
-        }
+        let added: Vec<Value> = (vocabulary.len()..)
+            .zip(&self.added)
+            .map(|(id, (content, special))| {
+                json!({
+                    "id": id, "content": content, "special": special, "normalized": false,
+                    "single_word": false, "lstrip": false, "rstrip": false,
+                })
+            })
+            .collect();
         json!({
             "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
             "normalizer": null, "pre_tokenizer": null, "post_processor": null,
