@@ -8,7 +8,8 @@
 
 Adapters take turns (A B C A B C ...), so that a slow spell of the machine hits all of them. A cell has the median over
 the turns; `ratio` is the median of adapter / baseline within one turn: above 1, the adapter takes that many times as
-long as the baseline. Adapters whose package is missing are skipped. Times of one run compare; those of two do not.
+long as the baseline. Adapters whose package is missing are skipped (numpy and tokenizers make the data and must be
+there). Times of one run compare; those of two do not.
 """
 
 import argparse
@@ -63,6 +64,9 @@ def measure(workload: str, peers: list[Peer], data: Data, turns: int, options: d
         for peer in list(peers):
             try:
                 out[peer.name].append(RUN[workload](peer, data, **options))
+            except Skip as skip:
+                print(f"skipped {peer.name} in {workload}: {skip}", file=sys.stderr)
+                peers.remove(peer)
             except Exception as error:  # a peer that fails is a finding, not the end of the run
                 print(f"{workload}: {peer.name} failed: {type(error).__name__}: {error}", file=sys.stderr)
                 peers.remove(peer)

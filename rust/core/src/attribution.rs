@@ -501,6 +501,60 @@ impl Sink for AttributedTextBuffer {
     }
 }
 
+/// A buffer whose settled text leaves at once, so that nobody will see its records. Tokens that
+/// wait are still counted: they leave with what comes later.
+pub(crate) struct Unrecorded<'b>(pub(crate) &'b mut AttributedTextBuffer);
+
+impl Unrecorded<'_> {
+    /// The first `consumed` unsettled bytes are gone. `latest_goes_on` as in [`Sink::discard`].
+    fn consume(&mut self, consumed: usize, latest_goes_on: bool) {
+        let waiting = &mut self.0.waiting;
+        let latest = waiting.len().saturating_sub(1);
+        let mut resolved = 0;
+        for (index, token) in waiting.iter_mut().enumerate() {
+            let Place::Unsettled(position) = &mut token.place else {
+                resolved += usize::from(resolved == index);
+                continue;
+            };
+            match (*position as usize).checked_sub(consumed) {
+                Some(left) => *position = left as u32,
+                None if latest_goes_on && index == latest => *position = 0,
+                None => resolved += 1,
+            }
+        }
+        if resolved == waiting.len() {
+            waiting.clear();
+        } else {
+            waiting.drain(..resolved);
+        }
+    }
+}
+
+impl Sink for Unrecorded<'_> {
+    fn copy(&mut self, _token_id: TokenId, text: &str) {
+        self.0.settled.text.push_str(text);
+    }
+
+    fn place_zero_width(&mut self, token_id: TokenId) {
+        if !self.0.waiting.is_empty() {
+            self.0.place_zero_width(token_id);
+        }
+    }
+
+    fn wait(&mut self, token_id: TokenId, position: usize) {
+        self.0.wait(token_id, position);
+    }
+
+    fn settle(&mut self, consumed: usize, text: &str) {
+        self.0.settled.text.push_str(text);
+        self.consume(consumed, false);
+    }
+
+    fn discard(&mut self, consumed: usize, latest_goes_on: bool) {
+        self.consume(consumed, latest_goes_on);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! One generation, decoded as its tokens arrive.
 
-use crate::attribution::{AttributedTextBuffer, DecodedText, Sink};
+use crate::attribution::{AttributedTextBuffer, DecodedText, Sink, Unrecorded};
 use crate::context::{self, Prompt};
 use crate::error::Error;
 use crate::exact::ExactDecoder;
@@ -79,6 +79,8 @@ pub struct DecodeStream {
     step_text: String,
     /// Bytes of text handed out.
     handed_bytes: usize,
+    /// Those of them that are kept, or would be if the ids were decoded again.
+    kept_before: usize,
     token_count: u64,
     /// Set by the flush.
     transcript: Option<Arc<Transcript>>,
@@ -107,6 +109,7 @@ impl DecodeStream {
             buffer: AttributedTextBuffer::default(),
             step_text: String::new(),
             handed_bytes: 0,
+            kept_before: 0,
             token_count: 0,
             transcript: None,
         })
@@ -163,7 +166,7 @@ impl DecodeStream {
                     tokenizer: &self.tokenizer,
                     source: source.as_ref(),
                     options: &self.options,
-                    kept_before: kept_bytes - before,
+                    kept_before: self.kept_before,
                 };
                 let start = (decoder.clone(), self.buffer.checkpoint());
                 if let Err(error) = run.push(ids, decoder, &mut self.buffer) {
@@ -190,7 +193,7 @@ impl DecodeStream {
             // Pushes refuse more text than offsets can address.
             let _fits = kept.append(&chunk);
         }
-        self.handed_bytes += chunk.text.len();
+        self.count_handed(chunk.text.len());
         Some(chunk)
     }
 
@@ -217,23 +220,31 @@ impl DecodeStream {
             return false;
         };
         self.count(id);
-        self.handed_bytes += len;
+        self.count_handed(len);
         true
     }
 
     fn step_other(&mut self, id: TokenId) -> Result<StepText<'_>, Error> {
-        if self.has_nothing_held() && self.hides(id) {
-            // Its record would leave with this step.
-            self.count(id);
-            return Ok(StepText::Nothing);
-        }
-        self.push_tokens(&[id])?;
         self.step_text.clear();
-        if self.options.min_bytes_to_buffer == 0 && !matches!(self.history, History::Chunks(_)) {
-            self.buffer.take_text(&mut self.step_text);
-            self.handed_bytes += self.step_text.len();
-        } else if let Some(chunk) = self.next_chunk() {
-            self.step_text = chunk.text;
+        let hands_out_all = self.options.min_bytes_to_buffer == 0 && self.buffer.text().is_empty();
+        match (self.tokenizer.strategy(), &mut self.decoder) {
+            (Strategy::Exact(table), Decoder::Exact(decoder))
+                if hands_out_all && self.transcript.is_none() =>
+            {
+                let most = self.kept_before + decoder.most_unsettled(table.program());
+                check_run(table, &[id], &self.options, most)?;
+                let sink = &mut Unrecorded(&mut self.buffer);
+                decode_into(table, decoder, &[id], &self.options.decode, sink)?;
+                self.buffer.take_text(&mut self.step_text);
+                self.count(id);
+                self.count_handed(self.step_text.len());
+            }
+            _ => {
+                self.push_tokens(&[id])?;
+                if let Some(chunk) = self.next_chunk() {
+                    self.step_text = chunk.text;
+                }
+            }
         }
         Ok(match self.step_text.as_str() {
             "" => StepText::Nothing,
@@ -245,18 +256,6 @@ impl DecodeStream {
     #[inline]
     fn has_nothing_held(&self) -> bool {
         self.options.min_bytes_to_buffer == 0 && self.buffer.is_empty()
-    }
-
-    /// Whether a token that may be pushed now has no text and changes nothing.
-    fn hides(&self, id: TokenId) -> bool {
-        let Strategy::Exact(table) = self.tokenizer.strategy() else {
-            return false;
-        };
-        self.transcript.is_none()
-            && match table.flags(id) {
-                Some(flags) => !self.options.decode.shows(id, flags),
-                None => self.options.decode.unknown_ids == UnknownIds::Skip,
-            }
     }
 
     /// Ends the text, cut at `cut` bytes if given: the last chunk, and everything (what was not
@@ -412,15 +411,18 @@ impl DecodeStream {
         }
     }
 
-    /// Bytes of text in memory, or that would be if the ids were decoded again.
+    /// Bytes of text that are kept.
     #[inline]
     fn kept_bytes(&self) -> usize {
-        let handed_out = if self.options.keep_output {
-            self.handed_bytes
-        } else {
-            0
-        };
-        handed_out + self.buffer.text().len()
+        self.kept_before + self.buffer.text().len()
+    }
+
+    #[inline]
+    fn count_handed(&mut self, bytes: usize) {
+        self.handed_bytes += bytes;
+        if self.options.keep_output {
+            self.kept_before += bytes;
+        }
     }
 
     #[inline]

@@ -36,12 +36,7 @@ impl<'py> FromPyObject<'_, 'py> for Argument<'py> {
 pub(crate) fn token_id(id: &Bound<'_, PyAny>, index: usize) -> PyResult<TokenId> {
     // `bool` is a subclass of `int`, so the exact type refuses it.
     if id.is_exact_instance_of::<PyInt>() {
-        // One call into the interpreter, where the narrower type takes two.
-        if let Some(id) = id
-            .extract::<u64>()
-            .ok()
-            .and_then(|id| TokenId::try_from(id).ok())
-        {
+        if let Ok(id) = id.extract::<u32>() {
             return Ok(id);
         }
     }
@@ -97,7 +92,10 @@ fn short_repr(object: &Bound<'_, PyAny>) -> String {
 /// All ids of a sequence or buffer.
 pub(crate) fn token_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
     if let Ok(list) = ids.cast::<PyList>() {
-        // A tuple cannot change under an `__index__`, so its items are read without counting references.
+        if let Some(ids) = plain_list_ids(list) {
+            return Ok(ids);
+        }
+        // Unlike the list, a tuple cannot change under an `__index__`.
         return tuple_ids(&list.to_tuple());
     }
     if let Ok(tuple) = ids.cast::<PyTuple>() {
@@ -110,6 +108,45 @@ pub(crate) fn token_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
     (0..ids.len()?)
         .map(|index| token_id(&ids.get_item(index)?, index))
         .collect()
+}
+
+/// The ids of a list of plain ints in range, the usual case; `None` if it is none.
+///
+/// Items are borrowed: reading an exact int runs no code that could change the list.
+#[cfg(not(Py_GIL_DISABLED))]
+#[allow(unsafe_code)]
+fn plain_list_ids(list: &Bound<'_, PyList>) -> Option<Vec<TokenId>> {
+    use pyo3::ffi;
+    let len = list.len();
+    let mut ids = Vec::with_capacity(len);
+    for index in 0..len.cast_signed() {
+        // SAFETY: the list is alive and the index within its length, which nothing can change while
+        // this thread holds the interpreter lock and runs no Python code; so the item, if there is
+        // one, is alive until it was read. `PyLong_AsLong` on an exact int runs no Python code.
+        // `tests/test_errors.py` changes lists under an `__index__`, which takes the other way.
+        let id = unsafe {
+            let item = ffi::PyList_GetItem(list.as_ptr(), index);
+            if item.is_null() || ffi::PyLong_CheckExact(item) == 0 {
+                return None;
+            }
+            ffi::PyLong_AsLong(item)
+        };
+        match TokenId::try_from(id) {
+            Ok(id) => ids.push(id),
+            Err(_) => {
+                // Too long for the machine's word: the other way says so.
+                drop(PyErr::take(list.py()));
+                return None;
+            }
+        }
+    }
+    Some(ids)
+}
+
+/// Without an interpreter lock, a borrowed item may go away under another thread.
+#[cfg(Py_GIL_DISABLED)]
+fn plain_list_ids(_list: &Bound<'_, PyList>) -> Option<Vec<TokenId>> {
+    None
 }
 
 fn tuple_ids(tuple: &Bound<'_, PyTuple>) -> PyResult<Vec<TokenId>> {

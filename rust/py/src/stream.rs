@@ -9,6 +9,7 @@ use detok_core as core;
 use detok_core::{StepText, StreamOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyIterator, PyString};
 use std::collections::HashMap;
 
@@ -63,6 +64,7 @@ impl DecodeStream {
             Ok(match text {
                 StepText::Nothing => None,
                 StepText::Token => self.tokenizer.get().token_string(py, id),
+                StepText::Text("\u{fffd}") => Some(replacement(py)),
                 StepText::Text(text) => Some(PyString::new(py, text).unbind()),
             })
         })
@@ -215,6 +217,14 @@ impl DecodeStream {
             pending.incomplete_bytes, pending.held_bytes
         ))
     }
+}
+
+/// The one string that a broken byte gives, shared: a stream may have nothing else.
+fn replacement(py: Python<'_>) -> Py<PyString> {
+    static REPLACEMENT: PyOnceLock<Py<PyString>> = PyOnceLock::new();
+    REPLACEMENT
+        .get_or_init(py, || PyString::new(py, "\u{fffd}").unbind())
+        .clone_ref(py)
 }
 
 /// Chunks of a stream fed from an iterator of ids.

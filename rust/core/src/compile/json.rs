@@ -205,12 +205,9 @@ fn tokens(
         if token.special {
             flags = flags.with(TokenFlags::SPECIAL);
         }
-        let spelled_back = decoder::alphabet_bytes(spelling).map(String::from_utf8);
-        let mut spec = match spelled_back {
+        let mut spec = match added.spelled_back(id) {
             // Bytes that the normalizer spelled are not letters of the token's own (deviation D2).
-            Some(Ok(text)) if added.normalizer.is_byte_level && !pipeline.is_strict() => {
-                pipeline.spec(&text, flags)?
-            }
+            Some(text) if !pipeline.is_strict() => pipeline.spec(&text, flags)?,
             _ => pipeline.spec(spelling, flags)?,
         };
         spec.name = Some(token.content.clone());
@@ -278,6 +275,15 @@ impl<'v> AddedVocabulary<'v> {
         }
         self.by_content.insert(token.content.clone(), id);
         self.by_id.insert(id, token);
+    }
+
+    /// The text whose bytes a byte-level normalizer spelled in the byte alphabet.
+    fn spelled_back(&self, id: TokenId) -> Option<String> {
+        let spelled = self
+            .normalized
+            .get(&id)
+            .filter(|_| self.normalizer.is_byte_level)?;
+        String::from_utf8(decoder::alphabet_bytes(spelled)?).ok()
     }
 
     /// What the crate decodes the token by.
