@@ -61,7 +61,7 @@ pub enum StepText<'s> {
 #[derive(Clone, Debug)]
 enum Decoder {
     Exact(ExactDecoder),
-    Window(WindowDecoder),
+    Window(Box<WindowDecoder>),
 }
 
 /// Incremental decoder of one generation.
@@ -82,6 +82,8 @@ pub struct DecodeStream {
     /// Those of them that are kept, or would be if the ids were decoded again.
     kept_before: usize,
     token_count: u64,
+    /// A step may be a mere copy: in the middle of text, with nothing held back or pending.
+    steps_copy: bool,
     /// Set by the flush.
     transcript: Option<Arc<Transcript>>,
 }
@@ -97,11 +99,11 @@ impl DecodeStream {
         options: StreamOptions,
     ) -> Result<Self, E> {
         let decoder = seed(&tokenizer, prompt, &options.decode)?;
-        Ok(Self {
+        let mut stream = Self {
             history: match &decoder {
                 _ if !options.keep_output => History::Forgotten,
-                Decoder::Exact(decoder) => History::Ids(Box::new(Replay::new(*decoder))),
-                Decoder::Window(_) => History::Chunks(DecodedText::default()),
+                Decoder::Exact(decoder) => History::Ids(Replay::new(*decoder)),
+                Decoder::Window(_) => History::Chunks(Box::default()),
             },
             tokenizer,
             options,
@@ -111,8 +113,11 @@ impl DecodeStream {
             handed_bytes: 0,
             kept_before: 0,
             token_count: 0,
+            steps_copy: false,
             transcript: None,
-        })
+        };
+        stream.update_steps_copy();
+        Ok(stream)
     }
 
     /// Starts over behind another prompt, with the same options.
@@ -183,6 +188,7 @@ impl DecodeStream {
             replay.extend(ids);
         }
         self.token_count += ids.len() as u64;
+        self.update_steps_copy();
         Ok(self.buffer.text().len() - before)
     }
 
@@ -194,6 +200,7 @@ impl DecodeStream {
             let _fits = kept.append(&chunk);
         }
         self.count_handed(chunk.text.len());
+        self.update_steps_copy();
         Some(chunk)
     }
 
@@ -213,12 +220,15 @@ impl DecodeStream {
     /// gives; says whether it did. Most steps are of this kind, and cost no more than to tell.
     #[inline]
     pub fn step_copied(&mut self, id: TokenId) -> bool {
-        if !self.has_nothing_held() {
-            return false;
-        }
-        let Some(len) = copied_len(&self.tokenizer, &self.decoder, self.room(), id) else {
+        let Strategy::Exact(table) = self.tokenizer.strategy() else {
             return false;
         };
+        let Some(len) = table.copied_len(id).filter(|_| self.steps_copy) else {
+            return false;
+        };
+        if len > self.options.text_limit.saturating_sub(self.kept_before) {
+            return false;
+        }
         self.count(id);
         self.count_handed(len);
         true
@@ -246,16 +256,19 @@ impl DecodeStream {
                 }
             }
         }
+        self.update_steps_copy();
         Ok(match self.step_text.as_str() {
             "" => StepText::Nothing,
             text => StepText::Text(text),
         })
     }
 
-    /// Whether a step hands out everything it settles, and there is nothing before it to hand out.
-    #[inline]
-    fn has_nothing_held(&self) -> bool {
-        self.options.min_bytes_to_buffer == 0 && self.buffer.is_empty()
+    /// To be called when anything but a copying step has changed the stream.
+    fn update_steps_copy(&mut self) {
+        self.steps_copy = self.options.min_bytes_to_buffer == 0
+            && self.buffer.is_empty()
+            && self.transcript.is_none()
+            && matches!(&self.decoder, Decoder::Exact(decoder) if decoder.copies());
     }
 
     /// Ends the text, cut at `cut` bytes if given: the last chunk, and everything (what was not
@@ -305,19 +318,20 @@ impl DecodeStream {
                 Some(Transcript::unread(
                     tokenizer,
                     self.options.decode.clone(),
-                    *replay,
+                    replay,
                     cut,
                 ))
             }
             History::Chunks(mut kept) => {
                 kept.append(&last)?;
                 cut.map_or(Ok(()), |at| kept.truncate(at))?;
-                Some(Transcript::of(kept))
+                Some(Transcript::of(*kept))
             }
         };
         local_cut.map_or(Ok(()), |at| last.truncate(at))?;
         let everything = Arc::new(everything.unwrap_or_else(|| Transcript::of(last.clone())));
         self.transcript = Some(Arc::clone(&everything));
+        self.steps_copy = false;
         Ok(((!last.is_empty()).then_some(last), everything))
     }
 
@@ -402,15 +416,6 @@ impl DecodeStream {
         self.token_count
     }
 
-    /// Bytes of text that may still be pushed.
-    #[inline]
-    fn room(&self) -> usize {
-        match self.transcript {
-            Some(_) => 0,
-            None => self.options.text_limit.saturating_sub(self.kept_bytes()),
-        }
-    }
-
     /// Bytes of text that are kept.
     #[inline]
     fn kept_bytes(&self) -> usize {
@@ -434,17 +439,6 @@ impl DecodeStream {
     }
 }
 
-/// The length of a token that is a mere copy at this point, if there is room for it.
-#[inline]
-fn copied_len(tokenizer: &Tokenizer, decoder: &Decoder, room: usize, id: TokenId) -> Option<usize> {
-    match (tokenizer.strategy(), decoder) {
-        (Strategy::Exact(table), Decoder::Exact(decoder)) if decoder.copies() => {
-            table.copied_len(id).filter(|&len| len <= room)
-        }
-        _ => None,
-    }
-}
-
 fn seed<E: From<Error>>(
     tokenizer: &Tokenizer,
     prompt: &(impl Prompt<E> + ?Sized),
@@ -457,7 +451,7 @@ fn seed<E: From<Error>>(
         }
         Strategy::Window { source, .. } => {
             let decoder = WindowDecoder::seed(source.as_ref(), options.source_skips(), prompt)?;
-            Ok(Decoder::Window(decoder.map_err(Error::Source)?))
+            Ok(Decoder::Window(Box::new(decoder.map_err(Error::Source)?)))
         }
     }
 }

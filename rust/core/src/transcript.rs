@@ -9,7 +9,7 @@ use crate::exact::ExactDecoder;
 use crate::token::{TokenId, UnknownIds};
 use crate::tokenizer::{DecodeOptions, Tokenizer, decode_into};
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What a stream remembers of what it handed out.
 #[derive(Clone, Debug)]
@@ -17,28 +17,30 @@ pub(crate) enum History {
     /// Nothing.
     Forgotten,
     /// Enough to decode it again.
-    Ids(Box<Replay>),
+    Ids(Replay),
     /// The chunks, joined.
-    Chunks(DecodedText),
+    Chunks(Box<DecodedText>),
 }
 
 /// Ids, and how far they have been decoded again.
 #[derive(Clone, Debug)]
 pub(crate) struct Replay {
-    decoder: ExactDecoder,
     ids: Vec<TokenId>,
+    /// Before the first id that was not decoded again.
+    decoder: ExactDecoder,
     replayed: usize,
-    buffer: AttributedTextBuffer,
+    /// What was; made when someone first asks.
+    written: Option<Box<AttributedTextBuffer>>,
 }
 
 impl Replay {
     /// From the state behind the prompt.
     pub(crate) fn new(decoder: ExactDecoder) -> Self {
         Self {
-            decoder,
             ids: Vec::new(),
+            decoder,
             replayed: 0,
-            buffer: AttributedTextBuffer::default(),
+            written: None,
         }
     }
 
@@ -53,34 +55,44 @@ impl Replay {
 
     /// Text that is certain so far.
     pub(crate) fn text(&mut self, tokenizer: &Tokenizer, options: &DecodeOptions) -> &str {
-        if let Some(table) = tokenizer.table() {
-            let ids = self.ids.get(self.replayed..).unwrap_or_default();
+        self.write(tokenizer, options).text()
+    }
+
+    fn write(
+        &mut self,
+        tokenizer: &Tokenizer,
+        options: &DecodeOptions,
+    ) -> &mut AttributedTextBuffer {
+        let buffer = self.written.get_or_insert_default();
+        let ids = self.ids.get(self.replayed..).unwrap_or_default();
+        if let (Some(table), false) = (tokenizer.table(), ids.is_empty()) {
             // Unknown ids were refused when they came.
             let tolerant = DecodeOptions {
                 unknown_ids: UnknownIds::Skip,
                 ..options.clone()
             };
-            self.buffer.reserve(ids.len());
-            if decode_into(table, &mut self.decoder, ids, &tolerant, &mut self.buffer).is_ok() {
+            buffer.reserve(ids.len());
+            if decode_into(table, &mut self.decoder, ids, &tolerant, buffer.as_mut()).is_ok() {
                 self.replayed = self.ids.len();
             }
         }
-        self.buffer.text()
+        buffer
     }
 
     fn finish(mut self, tokenizer: &Tokenizer, options: &DecodeOptions) -> DecodedText {
-        self.text(tokenizer, options);
+        self.write(tokenizer, options);
+        let mut buffer = self.written.unwrap_or_default();
         if let Some(table) = tokenizer.table() {
-            self.decoder.finish(table.program(), &mut self.buffer);
+            self.decoder.finish(table.program(), buffer.as_mut());
         }
-        self.buffer.take()
+        buffer.take()
     }
 }
 
 /// All text and records of a finished stream; decoded at the first look.
 pub struct Transcript {
     decoded: OnceLock<Arc<DecodedText>>,
-    unread: Option<Unread>,
+    unread: Mutex<Option<Unread>>,
 }
 
 struct Unread {
@@ -94,7 +106,7 @@ impl Transcript {
     pub(crate) fn of(decoded: DecodedText) -> Self {
         Self {
             decoded: OnceLock::from(Arc::new(decoded)),
-            unread: None,
+            unread: Mutex::new(None),
         }
     }
 
@@ -107,29 +119,36 @@ impl Transcript {
     ) -> Self {
         Self {
             decoded: OnceLock::new(),
-            unread: Some(Unread {
+            unread: Mutex::new(Some(Unread {
                 tokenizer,
                 options,
                 replay,
                 cut,
-            }),
+            })),
         }
     }
 
     /// The text and its records.
     pub fn decoded(&self) -> &Arc<DecodedText> {
         self.decoded.get_or_init(|| {
-            let Some(unread) = &self.unread else {
-                return Arc::default();
-            };
-            let replay = unread.replay.clone();
-            let mut decoded = replay.finish(&unread.tokenizer, &unread.options);
-            if let Some(at) = unread.cut {
-                // The stream has checked the cut.
-                let _checked = decoded.truncate(at);
-            }
-            Arc::new(decoded)
+            let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::new(
+                unread
+                    .take()
+                    .map_or_else(DecodedText::default, Unread::read),
+            )
         })
+    }
+}
+
+impl Unread {
+    fn read(self) -> DecodedText {
+        let mut decoded = self.replay.finish(&self.tokenizer, &self.options);
+        if let Some(at) = self.cut {
+            // The stream has checked the cut.
+            let _checked = decoded.truncate(at);
+        }
+        decoded
     }
 }
 

@@ -18,18 +18,26 @@ impl TokenStrings {
         Self((0..ids.div_ceil(PAGE)).map(|_| PyOnceLock::new()).collect())
     }
 
-    /// The string of a token that [`Table::copied_text`] has; a new one if it has no page.
+    /// The string of a token that [`Table::copied_text`] has.
     #[inline]
     pub(crate) fn get(&self, py: Python<'_>, table: &Table, id: TokenId) -> Py<PyString> {
-        let at = id as usize;
-        let make = || PyString::new(py, table.copied_text(id).unwrap_or_default()).unbind();
-        let Some(page) = self.0.get(at / PAGE) else {
-            return make();
-        };
-        let page = page.get_or_init(py, || (0..PAGE).map(|_| PyOnceLock::new()).collect());
-        match page.get(at % PAGE) {
-            Some(slot) => slot.get_or_init(py, make).clone_ref(py),
-            None => make(),
+        let page = self.0.get(id as usize / PAGE).and_then(|page| page.get(py));
+        match page.and_then(|page| page.get(id as usize % PAGE)?.get(py)) {
+            Some(string) => string.clone_ref(py),
+            None => self.make(py, table, id),
         }
+    }
+
+    #[cold]
+    fn make(&self, py: Python<'_>, table: &Table, id: TokenId) -> Py<PyString> {
+        let string = PyString::new(py, table.copied_text(id).unwrap_or_default()).unbind();
+        // Ids beyond a gap have no page: their strings are made anew.
+        if let Some(page) = self.0.get(id as usize / PAGE) {
+            let page = page.get_or_init(py, || (0..PAGE).map(|_| PyOnceLock::new()).collect());
+            if let Some(slot) = page.get(id as usize % PAGE) {
+                return slot.get_or_init(py, || string).clone_ref(py);
+            }
+        }
+        string
     }
 }
