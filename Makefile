@@ -69,7 +69,7 @@ test-rust: $(STAMPS)/pip
 
 types: build $(STAMPS)/dev-tools
 	$(PY) -m mypy.stubtest detok._core
-	$(PY) -m mypy tests/test_surface.py
+	$(PY) -m mypy python/detok tests/test_surface.py
 
 test-python: build $(STAMPS)/dev-tools
 	$(PY) -m pytest

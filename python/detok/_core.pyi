@@ -5,11 +5,22 @@ object with the buffer protocol), or other sequences whose items have `__index__
 Ids outside 0 to 2**32 - 1 raise `UnknownTokenError` under every policy, naming their position in the call.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, ClassVar, Literal, Protocol, Self, SupportsIndex, TypeAlias, final, overload, type_check_only
 
 from typing_extensions import Buffer
+
+__all__ = [
+    "AttributionList",
+    "ChunkIterator",
+    "DecodeStream",
+    "DecodedText",
+    "TokenAnchor",
+    "TokenAttribution",
+    "Tokenizer",
+    "__version__",
+]
 
 __version__: str
 
@@ -73,6 +84,16 @@ class Tokenizer:
     ) -> Tokenizer:
         """A byte vocabulary given as data: index = id, `None` = unmapped."""
 
+    # What `detok._sources` makes tokenizers of objects with.
+    @staticmethod
+    def _from_ranks(
+        ranks: Mapping[bytes, int], special_tokens: Mapping[str, int], pattern: str | None
+    ) -> Tokenizer: ...
+    @staticmethod
+    def _from_object(object: _SupportsDecode, reason: str) -> Tokenizer: ...
+    @staticmethod
+    def _from_saved(data: bytes) -> Tokenizer: ...
+    def _with_encoder(self, encoder: Callable[[str, bool], _TokenIds]) -> Tokenizer: ...
     @property
     def vocab_size(self) -> int:
         """Highest id + 1, added tokens included."""
@@ -219,7 +240,7 @@ class AttributionList(Sequence[TokenAttribution]):
 class DecodedText:
     """Decoded text and the generated tokens attributed to it."""
 
-    def __new__(cls, text: str = "", attributions: Iterable[TokenAttribution] | None = None) -> Self:
+    def __new__(cls, text: str = "", attributions: Iterable[TokenAttribution] = ...) -> Self:
         """Text and records that fit each other.
 
         Raises:
@@ -241,6 +262,7 @@ class DecodedText:
         """Any text or any token."""
 
     def __add__(self, other: DecodedText, /) -> DecodedText: ...
+    def __radd__(self, value: DecodedText, /) -> DecodedText: ...
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
     def append(self, other: DecodedText) -> None:

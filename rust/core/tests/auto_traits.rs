@@ -27,7 +27,7 @@ assert_auto_traits!(
     Pending,
     Shared,
     SpanIndex,
-    StepText,
+    StepText<'_>,
     StreamOptions,
     Table,
     TokenAnchor,

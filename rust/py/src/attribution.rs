@@ -2,7 +2,7 @@
 
 use crate::choice::{MASK_RULES, SHARED, UNITS, choose};
 use crate::error::{guarded, to_py};
-use crate::ids::token_id;
+use crate::ids::{Argument, token_id};
 use detok_core as core;
 use detok_core::{MaskRule, Shared, SpanIndex, Unit};
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError, PyValueError};
@@ -393,14 +393,10 @@ fn position(value: i64, name: &str) -> PyResult<usize> {
 #[pymethods]
 impl DecodedText {
     #[new]
-    #[pyo3(signature = (text = String::new(), attributions = None))]
-    fn new(
-        py: Python<'_>,
-        text: String,
-        attributions: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
+    #[pyo3(signature = (text = "", attributions = Argument::Missing))]
+    fn new(py: Python<'_>, text: &str, attributions: Argument<'_>) -> PyResult<Self> {
         let mut records = core::Attributions::new();
-        if let Some(attributions) = attributions {
+        if let Some(attributions) = attributions.given() {
             for (index, item) in attributions.try_iter()?.enumerate() {
                 let item = item?;
                 let record = item.cast::<TokenAttribution>().map_err(|_| {
@@ -411,7 +407,8 @@ impl DecodedText {
                 records.push(record.get().0);
             }
         }
-        let decoded = core::DecodedText::new(text, records).map_err(|error| to_py(py, error))?;
+        let decoded =
+            core::DecodedText::new(text.to_owned(), records).map_err(|error| to_py(py, error))?;
         Ok(Self::new_from(decoded))
     }
 

@@ -35,10 +35,10 @@ impl<'py> FromPyObject<'_, 'py> for Argument<'py> {
 #[inline]
 pub(crate) fn token_id(id: &Bound<'_, PyAny>, index: usize) -> PyResult<TokenId> {
     // `bool` is a subclass of `int`, so the exact type refuses it.
-    if id.is_exact_instance_of::<PyInt>() {
-        if let Ok(id) = id.extract::<u32>() {
-            return Ok(id);
-        }
+    if id.is_exact_instance_of::<PyInt>()
+        && let Ok(id) = id.extract::<u32>()
+    {
+        return Ok(id);
     }
     unusual_id(id, index)
 }
@@ -131,14 +131,12 @@ fn plain_list_ids(list: &Bound<'_, PyList>) -> Option<Vec<TokenId>> {
             }
             ffi::PyLong_AsLong(item)
         };
-        match TokenId::try_from(id) {
-            Ok(id) => ids.push(id),
-            Err(_) => {
-                // Too long for the machine's word: the other way says so.
-                drop(PyErr::take(list.py()));
-                return None;
-            }
-        }
+        let Ok(id) = TokenId::try_from(id) else {
+            // Too long for the machine's word: the other way says so.
+            drop(PyErr::take(list.py()));
+            return None;
+        };
+        ids.push(id);
     }
     Some(ids)
 }

@@ -147,10 +147,7 @@ fn kept_tokens(
 }
 
 /// Special tokens given as name → id.
-fn special_tokens(mapping: Option<&Bound<'_, PyMapping>>) -> PyResult<Vec<(String, TokenId)>> {
-    let Some(mapping) = mapping else {
-        return Ok(Vec::new());
-    };
+fn special_tokens(mapping: &Bound<'_, PyMapping>) -> PyResult<Vec<(String, TokenId)>> {
     let mut tokens = Vec::new();
     for (index, item) in mapping.items()?.iter().enumerate() {
         let (name, id): (String, Bound<'_, PyAny>) = item.extract()?;
@@ -203,14 +200,17 @@ impl Tokenizer {
 
     /// Loads a tiktoken rank file.
     #[staticmethod]
-    #[pyo3(signature = (path, *, special_tokens = None, pattern = None))]
+    #[pyo3(signature = (path, *, special_tokens = Argument::Missing, pattern = None))]
     fn from_tiktoken(
         py: Python<'_>,
         path: PathBuf,
-        special_tokens: Option<&Bound<'_, PyMapping>>,
+        special_tokens: Argument<'_>,
         pattern: Option<&str>,
     ) -> PyResult<Self> {
-        let special = self::special_tokens(special_tokens)?;
+        let special = match special_tokens.given() {
+            Some(mapping) => self::special_tokens(mapping.cast()?)?,
+            None => Vec::new(),
+        };
         guarded(py, || {
             Self::loaded(py, core::from_tiktoken_file(&path, &special, pattern))
         })
@@ -262,7 +262,7 @@ impl Tokenizer {
             let (bytes, id): (Vec<u8>, Bound<'_, PyAny>) = item.extract()?;
             pairs.push((bytes, token_id(&id, index)?));
         }
-        let special = self::special_tokens(Some(special_tokens))?;
+        let special = self::special_tokens(special_tokens)?;
         guarded(py, || {
             Self::loaded(py, core::from_ranks(pairs, &special, pattern))
         })
