@@ -11,7 +11,7 @@ use crate::token::TokenId;
 use crate::utf8::{Utf8Tail, is_incomplete};
 use smallvec::SmallVec;
 
-const REPLACEMENT: &str = "\u{fffd}";
+pub(crate) const REPLACEMENT: &str = "\u{fffd}";
 
 /// State of one text under a [`Program`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

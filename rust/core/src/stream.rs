@@ -3,8 +3,8 @@
 use crate::attribution::{AttributedTextBuffer, DecodedText, Sink, Unrecorded};
 use crate::context::{self, Prompt};
 use crate::error::Error;
-use crate::exact::ExactDecoder;
-use crate::table::Table;
+use crate::exact::{ExactDecoder, REPLACEMENT};
+use crate::table::{Table, TokenFlags};
 use crate::token::{TokenId, UnknownIds};
 use crate::tokenizer::{DecodeOptions, Strategy, Tokenizer, decode_into};
 use crate::transcript::{History, Replay, Transcript};
@@ -213,7 +213,7 @@ impl DecodeStream {
         if self.step_copied(id) {
             return Ok(StepText::Token);
         }
-        self.step_other(id)
+        self.step_uncopied(id)
     }
 
     /// Steps if the token's own text, as [`crate::Table::copied_text`] has it, is just what the step
@@ -234,7 +234,20 @@ impl DecodeStream {
         true
     }
 
-    fn step_other(&mut self, id: TokenId) -> Result<StepText<'_>, Error> {
+    /// Steps a token of which [`Self::step_copied`] has said no.
+    ///
+    /// # Errors
+    /// As [`Self::push_token`].
+    pub fn step_uncopied(&mut self, id: TokenId) -> Result<StepText<'_>, Error> {
+        if let Some(text) = self.text_of_lone(id) {
+            self.count(id);
+            self.count_handed(text.len());
+            return Ok(if text.is_empty() {
+                StepText::Nothing
+            } else {
+                StepText::Text(text)
+            });
+        }
         self.step_text.clear();
         let hands_out_all = self.options.min_bytes_to_buffer == 0 && self.buffer.text().is_empty();
         match (self.tokenizer.strategy(), &mut self.decoder) {
@@ -261,6 +274,20 @@ impl DecodeStream {
             "" => StepText::Nothing,
             text => StepText::Text(text),
         })
+    }
+
+    /// The text of tokens that may come ten thousand in a row, in the middle of text: nothing for one
+    /// that is hidden, U+FFFD for a broken byte. `None` for any other token or place.
+    fn text_of_lone(&self, id: TokenId) -> Option<&'static str> {
+        let Strategy::Exact(table) = self.tokenizer.strategy() else {
+            return None;
+        };
+        let flags = table.flags(id).filter(|_| self.steps_copy)?;
+        if !self.options.decode.shows(id, flags) {
+            return Some("");
+        }
+        let fits = REPLACEMENT.len() <= self.options.text_limit.saturating_sub(self.kept_before);
+        (flags.has(TokenFlags::BROKEN) && fits).then_some(REPLACEMENT)
     }
 
     /// To be called when anything but a copying step has changed the stream.

@@ -47,6 +47,8 @@ impl TokenFlags {
     pub(crate) const OPENS_CHAR: Self = Self(1 << 8);
     /// A byte that a step after joining may replace.
     const REPLACEABLE: Self = Self(1 << 9);
+    /// A byte that no character can begin with: alone, it is one U+FFFD and leaves nothing open.
+    pub(crate) const BROKEN: Self = Self(1 << 10);
 
     /// Tokens that need more than a copy, even in the middle of text.
     const NOT_A_COPY: u16 = Self::HIDEABLE.0
@@ -516,11 +518,12 @@ impl Table {
             }
             Err(_) => {
                 self.bytes.extend_from_slice(bytes);
-                let shape = if is_incomplete(bytes) {
-                    TokenFlags::PARTIAL.with(TokenFlags::OPENS_CHAR)
-                } else {
-                    TokenFlags::PARTIAL
+                let shape = match bytes {
+                    _ if is_incomplete(bytes) => TokenFlags::OPENS_CHAR,
+                    [_] if !flags.has(TokenFlags::REPLACEABLE) => TokenFlags::BROKEN,
+                    _ => TokenFlags::default(),
                 };
+                let shape = shape.with(TokenFlags::PARTIAL);
                 (self.bytes.len() - bytes.len(), shape)
             }
         };

@@ -20,6 +20,8 @@ const DETACH_FROM: usize = 1 << 16;
 #[pyclass(frozen, module = "detok")]
 pub(crate) struct DecodeStream {
     tokenizer: Py<Tokenizer>,
+    /// Whether decoding may run code of the caller.
+    calls_python: bool,
     stream: StreamLock<core::DecodeStream>,
 }
 
@@ -44,6 +46,7 @@ impl DecodeStream {
     ) -> PyResult<Self> {
         Ok(Self {
             stream: StreamLock::new(open(tokenizer, prompt_token_ids, options)?),
+            calls_python: tokenizer.get().calls_python(),
             tokenizer: tokenizer.clone().unbind(),
         })
     }
@@ -54,24 +57,11 @@ impl DecodeStream {
         py: Python<'_>,
         call: impl FnOnce(&mut core::DecodeStream) -> PyResult<R>,
     ) -> PyResult<R> {
-        let calls_python = self.tokenizer.get().calls_python();
-        guarded(py, || self.stream.with(py, calls_python, call))
-    }
-
-    fn step_other(&self, py: Python<'_>, id: u32) -> PyResult<Option<Py<PyString>>> {
-        self.with(py, |stream| {
-            let text = stream.step(id).map_err(|error| to_py(py, error))?;
-            Ok(match text {
-                StepText::Nothing => None,
-                StepText::Token => self.tokenizer.get().token_string(py, id),
-                StepText::Text("\u{fffd}") => Some(replacement(py)),
-                StepText::Text(text) => Some(PyString::new(py, text).unbind()),
-            })
-        })
+        guarded(py, || self.stream.with(py, self.calls_python, call))
     }
 
     fn push_ids(&self, py: Python<'_>, ids: &[u32]) -> PyResult<usize> {
-        let detach = ids.len() >= DETACH_FROM && !self.tokenizer.get().calls_python();
+        let detach = ids.len() >= DETACH_FROM && !self.calls_python;
         self.with(py, |stream| {
             let pushed = if detach {
                 py.detach(|| stream.push_tokens(ids))
@@ -162,13 +152,12 @@ impl DecodeStream {
     /// Pushes one token and hands out what may leave, as text alone.
     fn step(&self, py: Python<'_>, token_id: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyString>>> {
         let id = self::token_id(token_id, 0)?;
-        if self
-            .stream
-            .with(py, false, |stream| Ok(stream.step_copied(id)))?
-        {
-            return Ok(self.tokenizer.get().token_string(py, id));
-        }
-        self.step_other(py, id)
+        self.stream.with(py, self.calls_python, |stream| {
+            if stream.step_copied(id) {
+                return Ok(self.tokenizer.get().token_string(py, id));
+            }
+            step_uncopied(py, stream, id)
+        })
     }
 
     /// All text since the start, held-back text included.
@@ -217,6 +206,21 @@ impl DecodeStream {
             pending.incomplete_bytes, pending.held_bytes
         ))
     }
+}
+
+/// Kept out of line: the steps that copy are most, and are to stay small.
+#[inline(never)]
+fn step_uncopied(
+    py: Python<'_>,
+    stream: &mut core::DecodeStream,
+    id: u32,
+) -> PyResult<Option<Py<PyString>>> {
+    guarded(py, || match stream.step_uncopied(id) {
+        Ok(StepText::Nothing | StepText::Token) => Ok(None),
+        Ok(StepText::Text("\u{fffd}")) => Ok(Some(replacement(py))),
+        Ok(StepText::Text(text)) => Ok(Some(PyString::new(py, text).unbind())),
+        Err(error) => Err(to_py(py, error)),
+    })
 }
 
 /// The one string that a broken byte gives, shared: a stream may have nothing else.
