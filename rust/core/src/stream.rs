@@ -146,6 +146,18 @@ impl DecodeStream {
     /// # Errors
     /// [`Error::UnknownToken`], [`Error::Finished`], [`Error::TextTooLong`], a window source's own.
     pub fn push_token(&mut self, id: TokenId) -> Result<usize, Error> {
+        if let (Strategy::Exact(table), Decoder::Exact(decoder), None) =
+            (self.tokenizer.strategy(), &self.decoder, &self.transcript)
+            && decoder.copies()
+            && let Some(text) = table.copied_text(id)
+            && text.len() <= self.options.text_limit.saturating_sub(self.kept_bytes())
+        {
+            let len = text.len();
+            self.buffer.copy(id, text);
+            self.count(id);
+            self.steps_copy = false;
+            return Ok(len);
+        }
         self.push_tokens(&[id])
     }
 
