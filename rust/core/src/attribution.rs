@@ -7,6 +7,7 @@
 use crate::error::Error;
 use crate::token::TokenId;
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Where a token stands in text: a byte offset, local to the text that holds the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -183,30 +184,43 @@ impl DecodedText {
         if !self.text.is_char_boundary(byte_len) {
             return Err(Error::CutInsideCharacter { at: byte_len });
         }
-        Ok(self.split_at(byte_len, self.leaving(byte_len)))
-    }
-
-    /// Index of the first record that may not leave with the text before `cut`.
-    fn leaving(&self, cut: usize) -> usize {
-        let mut records = self.attributions.iter();
-        let stays = records.position(|record| !record.anchor.leaves_before(cut));
-        stays.unwrap_or(self.attributions.len())
-    }
-
-    /// The prefix of `byte_len` bytes and `records` records; the rest stays, rebased.
-    fn split_at(&mut self, byte_len: usize, records: usize) -> Self {
+        let records = self.leaving(0, byte_len);
         if byte_len == self.text.len() && records == self.attributions.len() {
-            return self.take();
+            return Ok(self.take());
         }
-        let mut prefix = Self {
-            text: self.text.drain(..byte_len).collect(),
-            attributions: self.attributions.drain(..records).collect(),
-        };
-        prefix.attributions.shrink_to_fit();
+        let prefix = self.slice(0..byte_len, 0..records);
+        self.remove_prefix(byte_len, records);
+        Ok(prefix)
+    }
+
+    /// Index of the first record, from `from` on, that may not leave with the text before `cut`.
+    pub(crate) fn leaving(&self, from: usize, cut: usize) -> usize {
+        let rest = self.attributions.get(from..).unwrap_or_default();
+        let stays = rest
+            .iter()
+            .position(|record| !record.anchor.leaves_before(cut));
+        from + stays.unwrap_or(rest.len())
+    }
+
+    /// A copy of a part; the records are those of the text.
+    pub(crate) fn slice(&self, bytes: Range<usize>, records: Range<usize>) -> Self {
+        let base = bytes.start as u32;
+        let records = self.attributions.get(records).unwrap_or_default().iter();
+        Self {
+            text: self.text.get(bytes).unwrap_or_default().to_owned(),
+            attributions: records
+                .map(|record| record.rebased(|offset| offset - base.min(offset)))
+                .collect(),
+        }
+    }
+
+    /// Drops text and records at the front; the rest is rebased.
+    pub(crate) fn remove_prefix(&mut self, bytes: usize, records: usize) {
+        self.text.drain(..bytes);
+        self.attributions.drain(..records);
         for record in &mut self.attributions {
-            *record = record.rebased(|offset| offset - (byte_len as u32).min(offset));
+            *record = record.rebased(|offset| offset - (bytes as u32).min(offset));
         }
-        prefix
     }
 
     /// Cuts the text at `at` (A7). Visible records at or past the cut and zero-width ones past it
@@ -243,316 +257,6 @@ pub(crate) fn floor_char_boundary(text: &str, at: usize) -> usize {
         .rev()
         .find(|&at| text.is_char_boundary(at));
     boundary.unwrap_or(text.len())
-}
-
-/// Where the first byte of a waiting token is to be found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// This many bytes into what is not settled.
-    Unsettled(u32),
-    /// Nowhere: it stands at this offset of the settled text, or later if a record before it does.
-    Settled(u32),
-}
-
-/// A token whose record cannot be written yet, or stands behind one that cannot.
-#[derive(Clone, Copy, Debug)]
-struct WaitingToken {
-    token_id: TokenId,
-    place: Place,
-}
-
-/// What a decoder writes to: settled text, and the places of tokens in it.
-///
-/// Bytes that are not settled stay with the decoder; `wait` and the `consumed` arguments
-/// count in them.
-pub(crate) trait Sink {
-    /// A token whose text is whole and starts at the end of the settled text.
-    fn copy(&mut self, token_id: TokenId, text: &str);
-    /// A token that contributes no byte.
-    fn place_zero_width(&mut self, token_id: TokenId);
-    /// A token whose first byte is the `position`-th of those not settled.
-    fn wait(&mut self, token_id: TokenId, position: usize);
-    /// `text` settles in place of the first `consumed` unsettled bytes. Either both are the same
-    /// bytes, or `text` is a single character.
-    fn settle(&mut self, consumed: usize, text: &str);
-    /// The first `consumed` unsettled bytes give no text. `latest_goes_on`: the latest waiting
-    /// token has bytes behind them.
-    fn discard(&mut self, consumed: usize, latest_goes_on: bool);
-}
-
-/// Text alone, for what a flush would give.
-impl Sink for String {
-    fn copy(&mut self, _token_id: TokenId, text: &str) {
-        self.push_str(text);
-    }
-    fn place_zero_width(&mut self, _token_id: TokenId) {}
-    fn wait(&mut self, _token_id: TokenId, _position: usize) {}
-    fn settle(&mut self, _consumed: usize, text: &str) {
-        self.push_str(text);
-    }
-    fn discard(&mut self, _consumed: usize, _latest_goes_on: bool) {}
-}
-
-/// Its bytes alone, for one-shot decoding.
-impl Sink for Vec<u8> {
-    fn copy(&mut self, _token_id: TokenId, text: &str) {
-        self.extend_from_slice(text.as_bytes());
-    }
-    fn place_zero_width(&mut self, _token_id: TokenId) {}
-    fn wait(&mut self, _token_id: TokenId, _position: usize) {}
-    fn settle(&mut self, _consumed: usize, text: &str) {
-        self.extend_from_slice(text.as_bytes());
-    }
-    fn discard(&mut self, _consumed: usize, _latest_goes_on: bool) {}
-}
-
-/// Settled text and records that were not handed out, and the tokens that wait.
-#[derive(Clone, Debug, Default)]
-pub struct AttributedTextBuffer {
-    settled: DecodedText,
-    waiting: SmallVec<[WaitingToken; 2]>,
-}
-
-/// A point to come back to when a call fails half-way.
-#[derive(Debug)]
-pub(crate) struct Checkpoint {
-    text_len: usize,
-    records: usize,
-    waiting: SmallVec<[WaitingToken; 2]>,
-}
-
-impl AttributedTextBuffer {
-    /// Settled text that was not handed out.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.settled.text
-    }
-
-    /// Tokens whose place in the text is not known yet, or that stand behind one.
-    #[must_use]
-    pub fn waiting_tokens(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// Neither text nor records nor tokens that wait.
-    #[inline]
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.settled.is_empty() && self.waiting.is_empty()
-    }
-
-    pub(crate) fn checkpoint(&self) -> Checkpoint {
-        Checkpoint {
-            text_len: self.settled.text.len(),
-            records: self.settled.attributions.len(),
-            waiting: self.waiting.clone(),
-        }
-    }
-
-    /// Forgets what came after `checkpoint`; nothing may have been handed out since.
-    pub(crate) fn restore(&mut self, checkpoint: Checkpoint) {
-        self.settled.text.truncate(checkpoint.text_len);
-        self.settled.attributions.truncate(checkpoint.records);
-        self.waiting = checkpoint.waiting;
-    }
-
-    /// Makes room for a run of tokens.
-    pub(crate) fn reserve(&mut self, tokens: usize) {
-        self.settled.attributions.reserve(tokens);
-        // The usual length of a token; longer ones grow the text as it comes.
-        self.settled.text.reserve(tokens * 4);
-    }
-
-    /// The next chunk, or `None` if neither text nor a record may leave while `min_bytes` bytes at
-    /// the end are held back (A5, A6).
-    pub fn next_chunk(&mut self, min_bytes: usize) -> Option<DecodedText> {
-        let cut = self.settled.text.len().saturating_sub(min_bytes);
-        let cut = floor_char_boundary(&self.settled.text, cut);
-        let records = self.settled.leaving(cut);
-        if cut == 0 && records == 0 {
-            return None;
-        }
-        for token in &mut self.waiting {
-            if let Place::Settled(offset) = &mut token.place {
-                *offset -= (cut as u32).min(*offset);
-            }
-        }
-        Some(self.settled.split_at(cut, records))
-    }
-
-    /// Moves all settled text into `text`, which is empty; its records are dropped.
-    pub(crate) fn take_text(&mut self, text: &mut String) {
-        self.settled.attributions.clear();
-        for token in &mut self.waiting {
-            if let Place::Settled(offset) = &mut token.place {
-                *offset = 0;
-            }
-        }
-        std::mem::swap(&mut self.settled.text, text);
-    }
-
-    /// Ends the text: what was not handed out. No token waits any more.
-    pub(crate) fn take(&mut self) -> DecodedText {
-        self.settled.take()
-    }
-
-    fn end(&self) -> u32 {
-        self.settled.text.len() as u32
-    }
-
-    /// Resolves waiting tokens from the front: `place` gives a record, or a new place to wait at.
-    fn resolve(&mut self, mut place: impl FnMut(usize, u32) -> Result<TokenAttribution, u32>) {
-        let mut resolved = 0;
-        let last = self.settled.attributions.last();
-        let mut floor = last.map_or(0, |record| record.anchor.byte_offset());
-        let total = self.waiting.len();
-        for (index, token) in self.waiting.iter_mut().enumerate() {
-            let record = match token.place {
-                Place::Settled(offset) => Ok(TokenAttribution::zero_width(
-                    token.token_id,
-                    offset.max(floor),
-                )),
-                Place::Unsettled(position) => place(total - 1 - index, position),
-            };
-            match record {
-                Ok(record) if resolved == index => {
-                    let record = TokenAttribution {
-                        token_id: token.token_id,
-                        ..record
-                    };
-                    floor = record.anchor.byte_offset();
-                    self.settled.attributions.push(record);
-                    resolved = index + 1;
-                }
-                // Only tokens behind one that still waits get here, and only zero-width ones.
-                Ok(record) => token.place = Place::Settled(record.anchor.byte_offset()),
-                Err(position) => token.place = Place::Unsettled(position),
-            }
-        }
-        if resolved == total {
-            self.waiting.clear();
-        } else {
-            self.waiting.drain(..resolved);
-        }
-    }
-}
-
-impl Sink for AttributedTextBuffer {
-    #[inline]
-    fn copy(&mut self, token_id: TokenId, text: &str) {
-        let record = TokenAttribution::visible(token_id, self.settled.text.len() as u32);
-        self.settled.text.push_str(text);
-        self.settled.attributions.push(record);
-    }
-
-    fn place_zero_width(&mut self, token_id: TokenId) {
-        let end = self.end();
-        if self.waiting.is_empty() {
-            self.settled
-                .attributions
-                .push(TokenAttribution::zero_width(token_id, end));
-        } else {
-            self.waiting.push(WaitingToken {
-                token_id,
-                place: Place::Settled(end),
-            });
-        }
-    }
-
-    fn wait(&mut self, token_id: TokenId, position: usize) {
-        self.waiting.push(WaitingToken {
-            token_id,
-            place: Place::Unsettled(position as u32),
-        });
-    }
-
-    fn settle(&mut self, consumed: usize, text: &str) {
-        let base = self.end();
-        self.settled.text.push_str(text);
-        let same_bytes = consumed == text.len();
-        self.resolve(|_, position| {
-            let at = position as usize;
-            if at >= consumed {
-                return Err(position - consumed as u32);
-            }
-            let start = if same_bytes {
-                floor_char_boundary(text, at)
-            } else {
-                0
-            };
-            Ok(TokenAttribution {
-                continues_char: at > start,
-                ..TokenAttribution::visible(0, base + start as u32)
-            })
-        });
-    }
-
-    fn discard(&mut self, consumed: usize, latest_goes_on: bool) {
-        let base = self.end();
-        self.resolve(|from_latest, position| {
-            if position as usize >= consumed {
-                Err(position - consumed as u32)
-            } else if latest_goes_on && from_latest == 0 {
-                Err(0)
-            } else {
-                Ok(TokenAttribution::zero_width(0, base))
-            }
-        });
-    }
-}
-
-/// A buffer whose settled text leaves at once, so that nobody will see its records. Tokens that
-/// wait are still counted: they leave with what comes later.
-pub(crate) struct Unrecorded<'b>(pub(crate) &'b mut AttributedTextBuffer);
-
-impl Unrecorded<'_> {
-    /// The first `consumed` unsettled bytes are gone. `latest_goes_on` as in [`Sink::discard`].
-    fn consume(&mut self, consumed: usize, latest_goes_on: bool) {
-        let waiting = &mut self.0.waiting;
-        let latest = waiting.len().saturating_sub(1);
-        let mut resolved = 0;
-        for (index, token) in waiting.iter_mut().enumerate() {
-            let Place::Unsettled(position) = &mut token.place else {
-                resolved += usize::from(resolved == index);
-                continue;
-            };
-            match (*position as usize).checked_sub(consumed) {
-                Some(left) => *position = left as u32,
-                None if latest_goes_on && index == latest => *position = 0,
-                None => resolved += 1,
-            }
-        }
-        if resolved == waiting.len() {
-            waiting.clear();
-        } else {
-            waiting.drain(..resolved);
-        }
-    }
-}
-
-impl Sink for Unrecorded<'_> {
-    fn copy(&mut self, _token_id: TokenId, text: &str) {
-        self.0.settled.text.push_str(text);
-    }
-
-    fn place_zero_width(&mut self, token_id: TokenId) {
-        if !self.0.waiting.is_empty() {
-            self.0.place_zero_width(token_id);
-        }
-    }
-
-    fn wait(&mut self, token_id: TokenId, position: usize) {
-        self.0.wait(token_id, position);
-    }
-
-    fn settle(&mut self, consumed: usize, text: &str) {
-        self.0.settled.text.push_str(text);
-        self.consume(consumed, false);
-    }
-
-    fn discard(&mut self, consumed: usize, latest_goes_on: bool) {
-        self.consume(consumed, latest_goes_on);
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Only the tail of the prompt is read, as far as the decoder's state can depend on it; the
 //! prompt is never kept. Ids the tokenizer does not know are passed over, as are hidden ones.
 
-use crate::attribution::Sink;
+use crate::buffer::Sink;
 use crate::exact::ExactDecoder;
 use crate::program::{Lead, Program};
 use crate::table::{Piece, Table, TokenFlags};

@@ -4,7 +4,7 @@
 //! What it has not settled is, in this order: characters that the end of text would take off
 //! (`withheld`), then the beginning of a character (`tail`).
 
-use crate::attribution::Sink;
+use crate::buffer::Sink;
 use crate::program::{Lead, Program, Repair};
 use crate::table::{Piece, Table, TokenFlags};
 use crate::token::TokenId;

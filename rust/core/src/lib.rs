@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod attribution;
+mod buffer;
 mod compile;
 mod context;
 mod encode;
@@ -18,9 +19,8 @@ mod transcript;
 mod utf8;
 mod window;
 
-pub use attribution::{
-    AttributedTextBuffer, Attributions, DecodedText, TokenAnchor, TokenAttribution,
-};
+pub use attribution::{Attributions, DecodedText, TokenAnchor, TokenAttribution};
+pub use buffer::AttributedTextBuffer;
 pub use compile::{
     from_ranks, from_sentencepiece, from_tekken_json, from_tiktoken, from_tiktoken_file,
     from_token_bytes, from_tokenizer_json, from_tokenizer_json_file, load_path,

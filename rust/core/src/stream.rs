@@ -1,6 +1,7 @@
 //! One generation, decoded as its tokens arrive.
 
-use crate::attribution::{AttributedTextBuffer, DecodedText, Sink, Unrecorded};
+use crate::attribution::DecodedText;
+use crate::buffer::{AttributedTextBuffer, Sink, Unrecorded};
 use crate::context::{self, Prompt};
 use crate::error::Error;
 use crate::exact::{ExactDecoder, REPLACEMENT};

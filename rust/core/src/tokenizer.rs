@@ -1,6 +1,7 @@
 //! A tokenizer, as decoding sees it: a compiled table, or a source decoded by windows.
 
-use crate::attribution::{DecodedText, Sink};
+use crate::attribution::DecodedText;
+use crate::buffer::Sink;
 use crate::encode::Encoder;
 use crate::error::{Error, LoadError};
 use crate::exact::ExactDecoder;

@@ -4,7 +4,8 @@
 //! decodes them a second time, in one run, for those who want everything at the end. A source
 //! decoded by windows is not asked twice: there the chunks themselves are kept.
 
-use crate::attribution::{AttributedTextBuffer, DecodedText};
+use crate::attribution::DecodedText;
+use crate::buffer::AttributedTextBuffer;
 use crate::exact::ExactDecoder;
 use crate::token::{TokenId, UnknownIds};
 use crate::tokenizer::{DecodeOptions, Tokenizer, decode_into};

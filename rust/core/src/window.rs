@@ -4,7 +4,8 @@
 //! It withholds text that ends in U+FFFD, for that may be an unfinished character, but only
 //! while the window is short: then what is there goes out as it is.
 
-use crate::attribution::{Sink, floor_char_boundary};
+use crate::attribution::floor_char_boundary;
+use crate::buffer::Sink;
 use crate::context::Prompt;
 use crate::token::TokenId;
 use std::error::Error as StdError;

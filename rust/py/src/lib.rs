@@ -3,6 +3,7 @@
 
 mod attribution;
 mod choice;
+mod decoded;
 mod error;
 mod ids;
 mod lock;
@@ -14,7 +15,9 @@ mod tokenizer;
 #[pyo3::pymodule]
 mod _core {
     #[pymodule_export]
-    use crate::attribution::{AttributionList, DecodedText, TokenAnchor, TokenAttribution};
+    use crate::attribution::{AttributionList, TokenAnchor, TokenAttribution};
+    #[pymodule_export]
+    use crate::decoded::DecodedText;
     #[pymodule_export]
     use crate::stream::{ChunkIterator, DecodeStream};
     #[pymodule_export]

@@ -1,6 +1,6 @@
 //! `DecodeStream`, and the iterator behind `Tokenizer.stream`.
 
-use crate::attribution::DecodedText;
+use crate::decoded::DecodedText;
 use crate::error::{guarded, to_py};
 use crate::ids::{Argument, PromptIds, token_id, token_ids};
 use crate::lock::StreamLock;

@@ -1,7 +1,7 @@
 //! `Tokenizer`.
 
-use crate::attribution::DecodedText;
 use crate::choice::{UNKNOWN_IDS, choose};
+use crate::decoded::DecodedText;
 use crate::error::{detok_error, guarded, load_to_py, to_py, unknown_token_error};
 use crate::ids::{Argument, token_id, token_ids};
 use crate::source::PythonSource;
