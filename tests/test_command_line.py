@@ -430,18 +430,21 @@ def test_an_interrupt_is_no_traceback(call, monkeypatch):
 
 
 def test_a_full_disk_is_named(monkeypatch):
-    class Full(io.TextIOWrapper):
-        def flush(self):
-            raise OSError(28, "No space left on device")
+    class Disk(io.TextIOWrapper):
+        is_full = True
 
-    err = io.StringIO()
+        def flush(self):
+            if self.is_full:
+                raise OSError(28, "No space left on device")
+
+    disk, err = Disk(io.BytesIO()), io.StringIO()
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(HANGUL))))
-        patch.setattr(sys, "stdout", Full(io.BytesIO()))
+        patch.setattr(sys, "stdout", disk)
         patch.setattr(sys, "stderr", err)
         code = main(["stream"])
-        # The interpreter would flush it once more when it goes.
-        patch.setattr(Full, "flush", lambda _self: None)
+    # The interpreter flushes it once more when it goes.
+    disk.is_full = False
     assert code == 1
     assert "No space left" in err.getvalue()
 

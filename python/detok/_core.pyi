@@ -350,8 +350,8 @@ class DecodeStream:
             keep_special_tokens: Special tokens, by name or id, shown although the others are hidden.
             min_bytes_to_buffer: Bytes at the end of the text that stay behind until the flush.
             unknown_ids: `error` raises; `skip` gives unknown ids a zero-width record.
-            keep_output: Keep text and records that were handed out, for `output` and `flush`. Without it memory is
-                constant.
+            keep_output: Keep what it takes to give text and records again in `output` and `flush`: the ids, four
+                bytes a token (the chunks, on the window strategy). Without it memory is constant.
         """
 
     def push_token(self, token_id: SupportsIndex) -> int:
