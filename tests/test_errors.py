@@ -443,3 +443,33 @@ def test_the_family_of_errors():
         assert issubclass(error, builtin)
     assert issubclass(detok.DetokError, Exception)
     assert issubclass(detok.DetokWarning, UserWarning)
+
+
+def test_a_stream_of_an_iterable_counts_ids_over_its_whole_length():
+    tokenizer = detok.Tokenizer.from_token_bytes([b"a", b"b"])
+    chunks = tokenizer.stream(iter([0, 1, 7, 0]))
+    assert [next(chunks).text, next(chunks).text] == ["a", "b"]
+    with pytest.raises(detok.UnknownTokenError, match="id 7 at index 2") as caught:
+        next(chunks)
+    assert (caught.value.token_id, caught.value.index) == (7, 2)
+    assert list(chunks) == []  # like a generator that raised
+
+
+def test_an_int_too_long_to_write_out_is_described():
+    stream = detok.DecodeStream(detok.Tokenizer.from_token_bytes([b"a"]))
+    with pytest.raises(detok.UnknownTokenError, match=r"an int of 16610 bits\) at index 0"):
+        stream.push_token(10**5000)
+
+
+@pytest.mark.parametrize("far", [10**6, 10**30])
+def test_positions_past_every_end(far):
+    stream = detok.DecodeStream(detok.Tokenizer.from_token_bytes([b"a"]))
+    stream.push_token(0)
+    _, everything = stream.flush(far)
+    assert everything.text == "a"
+    assert everything.tokens_at(0, far) == range(1)
+    assert everything.mask([(0, far)]) == [True]
+    with pytest.raises(ValueError, match="byte_offset"):
+        detok.TokenAnchor.visible(max(far, 2**32))
+    with pytest.raises(TypeError, match="bool"):
+        everything.tokens_at(True, far)

@@ -1,5 +1,6 @@
 """Races, each with the invariant it watches. A deadlock would hang: `finished` turns it into a failure."""
 
+import gc
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -226,3 +227,28 @@ def test_an_object_that_is_slow_does_not_block_others():
 
     assert finished(work, 3) == ["done"] * 3
     assert (slow.output, other.output) == ("ab", "x")
+
+
+@pytest.mark.parametrize("allocations", range(12))
+def test_an_error_made_while_garbage_is_collected_does_not_wait_for_itself(allocations):
+    """A finalizer may come back to the stream at any allocation: no lock is held when exceptions are made."""
+    stream = detok.DecodeStream(detok.Tokenizer.from_token_bytes([b"a", b"b"]))
+
+    class Finalizer:
+        def __init__(self):
+            self.cycle = self
+
+        def __del__(self):
+            stream.push_token(1)
+
+    before = gc.get_threshold()
+    Finalizer()
+    try:
+        gc.set_threshold(gc.get_count()[0] + allocations)
+        with pytest.raises(detok.UnknownTokenError):
+            stream.push_token(7)
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    stream.push_token(0)
+    assert stream.output.replace("b", "") == "a"

@@ -1,6 +1,7 @@
 """Loading a tokenizer from each thing that can be one, and what it then says about its tokens."""
 
 import contextlib
+import copy
 import gzip
 import json
 import pickle
@@ -757,3 +758,24 @@ def test_packed_files_of_the_tree_are_what_they_were():
     }.items():
         data = gzip.decompress((DATA / "tokenizers" / name / "tokenizer.json.gz").read_bytes())
         assert hashlib.sha256(data).hexdigest() == wanted
+
+
+def test_a_copy_is_the_same_object():
+    tokenizer = detok.Tokenizer.from_token_bytes([b"a"])
+    assert copy.copy(tokenizer) is tokenizer
+    assert copy.deepcopy([tokenizer])[0] is tokenizer
+
+
+def test_encode_after_the_working_directory_changed(tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(AB_JSON, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    tokenizer = detok.Tokenizer.load("model")
+    monkeypatch.chdir("/")
+    assert tokenizer.encode("a") == [ord("a")]
+
+
+def test_more_threads_than_there_can_be():
+    tokenizer = detok.Tokenizer.from_token_bytes([b"a", b"b"])
+    assert tokenizer.decode_batch([[0, 1]] * 1000, threads=10**6) == ["ab"] * 1000

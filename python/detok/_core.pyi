@@ -37,7 +37,8 @@ class _SupportsDecode(Protocol):
 class Tokenizer:
     """A tokenizer, as decoding sees it: compiled once, shared by its streams.
 
-    Immutable, thread-safe and picklable (as its compact table; `encode` then needs the unchanged source file).
+    Immutable, thread-safe and picklable as its compact table. An unpickled tokenizer encodes if it was loaded from a
+    tokenizer.json that is still there, unchanged; one that was made of data or of an object decodes only.
     """
 
     @staticmethod
@@ -166,6 +167,8 @@ class Tokenizer:
     ) -> DecodedText:
         """The text of a whole sequence behind a prompt, with one record per id, as a stream would give it."""
 
+    def __copy__(self) -> Tokenizer: ...
+    def __deepcopy__(self, _memo: Any) -> Tokenizer: ...
     def stream(
         self,
         token_ids: Iterable[SupportsIndex],
@@ -231,7 +234,7 @@ class AttributionList(Sequence[TokenAttribution]):
     @overload
     def __getitem__(self, index: slice, /) -> list[TokenAttribution]: ...
     def __contains__(self, item: object, /) -> bool: ...
-    def index(self, item: TokenAttribution) -> int: ...  # type: ignore[override]
+    def index(self, item: object, start: int = 0, stop: int = ...) -> int: ...
     def count(self, item: object) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]

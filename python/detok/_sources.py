@@ -1,5 +1,6 @@
 """What `Tokenizer.load` takes: paths, names in the local cache, and objects told by what they have."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ _CACHED_FILES = ("tokenizer.json", "tekken.json", "tokenizer.model", "spiece.mod
 def load(source: Any, strict: bool) -> Tokenizer:
     """The tokenizer behind `source`; see `Tokenizer.load`."""
     if isinstance(source, str | os.PathLike):
+        if not os.fspath(source):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
         return _load_path(Path(source), strict)
     if isinstance(source, Tokenizer):
         return source

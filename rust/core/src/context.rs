@@ -109,7 +109,7 @@ impl<'p> Needs<'p> {
                 Lead::Marker { repeat: false } => piece.bytes.is_empty(),
                 Lead::Marker { repeat: true } => table.first_piece(index).bytes.is_empty(),
                 Lead::Strip { content, count } => {
-                    self.strippable += count_of(content, piece);
+                    self.strippable = self.strippable.saturating_add(count_of(content, piece));
                     // Those that both ends of text may take off must all be counted.
                     let both = self.program.trail.map_or(0, |trail| trail.count);
                     !has_other(content, piece) && self.strippable < count.saturating_add(both)

@@ -51,7 +51,8 @@ impl JsonSource {
     /// The bytes of a file that was just read.
     pub(crate) fn file(path: PathBuf, bytes: &[u8]) -> Self {
         Self::File {
-            path,
+            // The process may have another working directory when it encodes.
+            path: std::path::absolute(&path).unwrap_or(path),
             hash: xxhash_rust::xxh3::xxh3_128(bytes),
         }
     }

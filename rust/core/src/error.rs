@@ -74,6 +74,21 @@ pub enum Error {
     Source(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
+impl Error {
+    /// The same error, where the call's only id is the one at `at` of a longer run.
+    #[must_use]
+    pub fn at_index(self, at: usize) -> Self {
+        match self {
+            Self::UnknownToken { id, vocab_size, .. } => Self::UnknownToken {
+                id,
+                index: at,
+                vocab_size,
+            },
+            other => other,
+        }
+    }
+}
+
 /// Why a tokenizer could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

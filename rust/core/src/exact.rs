@@ -341,7 +341,8 @@ impl ExactDecoder {
             self.release(program, sink);
             sink.settle(consumed - ending, head);
         }
-        self.withheld += (ending / trail.content.len_utf8()) as u32;
+        let more = (ending / trail.content.len_utf8()) as u32;
+        self.withheld = self.withheld.saturating_add(more);
         self.release_to(program, trail.count, sink);
     }
 

@@ -518,12 +518,11 @@ fn check_run(
         return Ok(());
     }
     // Near the limit every token counts by its own length.
-    let lengths = ids
-        .iter()
-        .map(|&id| table.token_bytes(id).map_or(0, <[u8]>::len));
-    let most = lengths.fold(settled, |most, len| {
-        most.saturating_add(table.most_bytes_of(len))
+    let lengths = ids.iter().map(|&id| match table.copied_len(id) {
+        Some(len) => len + 1,
+        None => table.most_bytes_of(table.token_bytes(id).map_or(0, <[u8]>::len)),
     });
+    let most = lengths.fold(settled, usize::saturating_add);
     if most > limit {
         Err(Error::TextTooLong { limit })
     } else {

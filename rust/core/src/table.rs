@@ -351,20 +351,6 @@ impl Table {
         format!("{:032x}", hasher.digest128())
     }
 
-    /// Bytes on the heap.
-    #[must_use]
-    pub fn heap_size(&self) -> usize {
-        let names = self
-            .names
-            .as_ref()
-            .map_or(0, |n| n.ends.len() * 4 + n.text.len());
-        (self.entries.len() + self.first_entries.len()) * size_of::<Entry>()
-            + self.sparse.len() * size_of::<TokenId>()
-            + self.text.len()
-            + self.bytes.len()
-            + names
-    }
-
     /// Checks a table that came from outside, so that no later look-up can fail.
     pub(crate) fn validate(&self) -> Result<(), LoadError> {
         let sound = |entry: &Entry| {

@@ -33,6 +33,9 @@ pub struct Tokenizer {
     encoder: Encoder,
 }
 
+/// Most threads of one batch, whatever is asked for.
+const MAX_THREADS: usize = 256;
+
 /// A tokenizer, and what its source said that a user should know.
 #[derive(Debug)]
 pub struct Loaded {
@@ -110,12 +113,6 @@ impl Tokenizer {
             strategy: Strategy::Window { source, reason },
             encoder,
         }
-    }
-
-    /// The same tokenizer with another way to encode.
-    #[must_use]
-    pub fn with_encoder(self, encoder: Encoder) -> Self {
-        Self { encoder, ..self }
     }
 
     pub(crate) fn strategy(&self) -> &Strategy {
@@ -294,21 +291,31 @@ impl Tokenizer {
         options: &DecodeOptions,
         threads: usize,
     ) -> Vec<Result<String, Error>> {
-        let decode = |ids: &Vec<TokenId>| self.decode(ids, options);
-        let share = sequences.len().div_ceil(threads.max(1)).max(1);
-        if share >= sequences.len() {
-            return sequences.iter().map(decode).collect();
-        }
+        let decode = |share: &[Vec<TokenId>]| -> Vec<_> {
+            share.iter().map(|ids| self.decode(ids, options)).collect()
+        };
+        let threads = threads.clamp(1, MAX_THREADS);
+        let share = sequences.len().div_ceil(threads).max(1);
         std::thread::scope(|scope| {
-            let shares = sequences.chunks(share);
-            let workers: Vec<_> = shares
-                .map(|share| scope.spawn(move || share.iter().map(decode).collect::<Vec<_>>()))
+            let mut shares = sequences.chunks(share);
+            let first = shares.next();
+            let others: Vec<_> = shares
+                .map(|share| {
+                    let worker =
+                        std::thread::Builder::new().spawn_scoped(scope, move || decode(share));
+                    (worker, share)
+                })
                 .collect();
-            let joined = workers.into_iter().map(|worker| match worker.join() {
-                Ok(texts) => texts,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            joined.flatten().collect()
+            let mut texts = first.map_or_else(Vec::new, decode);
+            for (worker, share) in others {
+                texts.extend(match worker.map(std::thread::ScopedJoinHandle::join) {
+                    Ok(Ok(texts)) => texts,
+                    Ok(Err(panic)) => std::panic::resume_unwind(panic),
+                    // The system gives no more threads: this one does it.
+                    Err(_) => decode(share),
+                });
+            }
+            texts
         })
     }
 

@@ -84,11 +84,18 @@ impl WindowDecoder {
         skip: bool,
         prompt: &(impl Prompt<E> + ?Sized),
     ) -> Result<Result<Self, SourceError>, E> {
-        let start = prompt.len().saturating_sub(WINDOW_LIMIT);
-        let ids = (start..prompt.len())
-            .map(|at| prompt.get(at))
-            .collect::<Result<Vec<_>, E>>()?;
-        Ok(Self::seeded(source, skip, ids))
+        let mut reach = WINDOW_LIMIT;
+        loop {
+            let start = prompt.len().saturating_sub(reach);
+            let ids = (start..prompt.len())
+                .map(|at| prompt.get(at))
+                .collect::<Result<Vec<_>, E>>()?;
+            match Self::seeded(source, skip, ids) {
+                // Unknown ids at the end tell nothing: what stands before them may.
+                Ok(seeded) if seeded.prefix_ids < SAFE_SUFFIX_MIN && start > 0 => reach *= 2,
+                seeded => return Ok(seeded),
+            }
+        }
     }
 
     fn seeded(

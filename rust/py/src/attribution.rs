@@ -1,6 +1,7 @@
 //! `TokenAnchor`, `TokenAttribution`, and the list of them that a text has.
 
 use crate::ids::token_id;
+use crate::position::position;
 use detok_core as core;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
@@ -20,7 +21,7 @@ impl TokenAnchor {
     }
 
     #[new]
-    fn new(kind: &str, byte_offset: i64) -> PyResult<Self> {
+    fn new(kind: &str, byte_offset: &Bound<'_, PyAny>) -> PyResult<Self> {
         match kind {
             "visible" => Self::visible(byte_offset),
             "zero_width" => Self::zero_width(byte_offset),
@@ -32,14 +33,14 @@ impl TokenAnchor {
 
     /// A token with text of its own.
     #[staticmethod]
-    fn visible(byte_offset: i64) -> PyResult<Self> {
+    fn visible(byte_offset: &Bound<'_, PyAny>) -> PyResult<Self> {
         let byte_offset = offset_32(byte_offset)?;
         Ok(Self(core::TokenAnchor::Visible { byte_offset }))
     }
 
     /// A token without text of its own.
     #[staticmethod]
-    fn zero_width(byte_offset: i64) -> PyResult<Self> {
+    fn zero_width(byte_offset: &Bound<'_, PyAny>) -> PyResult<Self> {
         let byte_offset = offset_32(byte_offset)?;
         Ok(Self(core::TokenAnchor::ZeroWidth { byte_offset }))
     }
@@ -72,10 +73,10 @@ impl TokenAnchor {
     }
 }
 
-fn offset_32(byte_offset: i64) -> PyResult<u32> {
-    u32::try_from(byte_offset).map_err(|_| {
+fn offset_32(byte_offset: &Bound<'_, PyAny>) -> PyResult<u32> {
+    u32::try_from(position(byte_offset, "byte_offset")?).map_err(|_| {
         PyValueError::new_err(format!(
-            "byte_offset must be between 0 and {}, not {byte_offset}",
+            "byte_offset must be at most {}, not {byte_offset}",
             u32::MAX
         ))
     })
@@ -193,7 +194,7 @@ impl AttributionList {
             let items = PyList::empty(py);
             for _ in 0..range.slicelength {
                 items.append(record(records, at.cast_unsigned())?)?;
-                at += range.step;
+                at = at.wrapping_add(range.step);
             }
             return Ok(items.into_any());
         }
@@ -235,13 +236,22 @@ impl AttributionList {
         item.is_ok_and(|item| self.records().contains(&item.get().0))
     }
 
-    /// Position of the first equal record.
-    fn index(&self, item: &Bound<'_, PyAny>) -> PyResult<usize> {
+    /// Position of the first equal record between `start` and `stop`.
+    #[pyo3(signature = (item, start = 0, stop = isize::MAX))]
+    fn index(&self, item: &Bound<'_, PyAny>, start: isize, stop: isize) -> PyResult<usize> {
+        let len = self.records().len();
+        let bound = |at: isize| {
+            if at < 0 {
+                len.saturating_sub(at.unsigned_abs())
+            } else {
+                at.unsigned_abs().min(len)
+            }
+        };
         let item = item
             .cast::<TokenAttribution>()
             .ok()
             .map(|item| item.get().0);
-        let found = item.and_then(|item| self.records().iter().position(|record| *record == item));
+        let found = (bound(start)..bound(stop)).find(|&at| self.records().get(at).copied() == item);
         found.ok_or_else(|| PyValueError::new_err("no such record"))
     }
 

@@ -4,11 +4,12 @@ use crate::attribution::{AttributionList, TokenAnchor, TokenAttribution};
 use crate::choice::{MASK_RULES, SHARED, UNITS, choose};
 use crate::error::{guarded, to_py};
 use crate::ids::Argument;
+use crate::position::position;
 use detok_core as core;
 use detok_core::{MaskRule, Shared, SpanIndex, Unit};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView, PyRange, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView, PyRange, PyString, PyTuple, PyType};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Decoded text and the generated tokens attributed to it.
@@ -27,6 +28,9 @@ struct State {
 
 /// Ids, offsets and flags of all records, as Python's bytes.
 type Columns = [Py<PyBytes>; 3];
+
+/// The class, and what to call it with.
+type Reduced<'py> = (Bound<'py, PyType>, (String, Vec<TokenAttribution>));
 
 /// Bits of the flags column.
 const FLAG_VISIBLE: u8 = 1;
@@ -48,42 +52,54 @@ impl DecodedText {
         }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(transcript) = state.unread.take() {
-            state.decoded = Arc::clone(transcript.decoded());
-        }
-        state
+    /// Decodes what was not read yet, so every method that looks at the text may fail.
+    fn state(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, State>> {
+        guarded(py, || {
+            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(transcript) = &state.unread {
+                state.decoded = Arc::clone(transcript.decoded());
+                state.unread = None;
+            }
+            Ok(state)
+        })
     }
 
-    fn decoded(&self) -> Arc<core::DecodedText> {
-        Arc::clone(&self.state().decoded)
+    fn decoded(&self, py: Python<'_>) -> PyResult<Arc<core::DecodedText>> {
+        Ok(Arc::clone(&self.state(py)?.decoded))
     }
 
     /// Changes the text, without changing what was handed out of it.
-    fn change<R>(&self, change: impl FnOnce(&mut core::DecodedText) -> R) -> R {
-        let mut state = self.state();
-        state.index = None;
-        state.columns = None;
-        change(Arc::make_mut(&mut state.decoded))
+    fn change<R>(
+        &self,
+        py: Python<'_>,
+        change: impl FnOnce(&mut core::DecodedText) -> Result<R, core::Error>,
+    ) -> PyResult<R> {
+        let mut state = self.state(py)?;
+        let changed = guarded(py, || Ok(change(Arc::make_mut(&mut state.decoded))))?;
+        if changed.is_ok() {
+            state.index = None;
+            state.columns = None;
+        }
+        drop(state);
+        changed.map_err(|error| to_py(py, error))
     }
 
-    fn span_index(&self, unit: Unit) -> Arc<SpanIndex> {
-        let mut state = self.state();
+    fn span_index(&self, py: Python<'_>, unit: Unit) -> PyResult<Arc<SpanIndex>> {
+        let mut state = self.state(py)?;
         match &state.index {
-            Some((known, index)) if *known == unit => Arc::clone(index),
+            Some((known, index)) if *known == unit => Ok(Arc::clone(index)),
             _ => {
                 let index = Arc::new(SpanIndex::new(&state.decoded, unit));
                 state.index = Some((unit, Arc::clone(&index)));
-                index
+                Ok(index)
             }
         }
     }
 
-    fn columns(&self, py: Python<'_>) -> [Py<PyBytes>; 3] {
-        let mut state = self.state();
+    fn columns(&self, py: Python<'_>) -> PyResult<Columns> {
+        let mut state = self.state(py)?;
         if let Some(columns) = &state.columns {
-            return columns.each_ref().map(|column| column.clone_ref(py));
+            return Ok(columns.each_ref().map(|column| column.clone_ref(py)));
         }
         let records = &state.decoded.attributions;
         let ids: Vec<u8> = records
@@ -97,7 +113,7 @@ impl DecodedText {
         let flags: Vec<u8> = records.iter().map(flags).collect();
         let columns = [ids, offsets, flags].map(|column| PyBytes::new(py, &column).unbind());
         state.columns = Some(columns.each_ref().map(|column| column.clone_ref(py)));
-        columns
+        Ok(columns)
     }
 }
 
@@ -106,12 +122,6 @@ fn flags(record: &core::TokenAttribution) -> u8 {
     flag(record.anchor.is_visible(), FLAG_VISIBLE)
         | flag(record.continues_char, FLAG_CONTINUES_CHAR)
         | flag(record.cut, FLAG_CUT)
-}
-
-/// A position or length given by the caller.
-fn position(value: i64, name: &str) -> PyResult<usize> {
-    usize::try_from(value)
-        .map_err(|_| PyValueError::new_err(format!("{name} must not be negative: {value}")))
 }
 
 #[pymethods]
@@ -137,58 +147,59 @@ impl DecodedText {
     }
 
     #[getter]
-    fn text(&self) -> String {
-        self.decoded().text.clone()
+    fn text(&self, py: Python<'_>) -> PyResult<Py<PyString>> {
+        Ok(PyString::new(py, &self.decoded(py)?.text).unbind())
     }
 
     #[getter]
-    fn attributions(&self) -> AttributionList {
-        AttributionList(self.decoded())
+    fn attributions(&self, py: Python<'_>) -> PyResult<AttributionList> {
+        Ok(AttributionList(self.decoded(py)?))
     }
 
     #[getter]
-    fn token_ids(&self) -> Vec<u32> {
-        self.decoded()
-            .attributions
-            .iter()
-            .map(|record| record.token_id)
-            .collect()
+    fn token_ids(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+        let decoded = self.decoded(py)?;
+        let ids = decoded.attributions.iter().map(|record| record.token_id);
+        Ok(ids.collect())
     }
 
-    fn __bool__(&self) -> bool {
-        !self.state().decoded.is_empty()
+    fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(!self.state(py)?.decoded.is_empty())
     }
 
-    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
         // One lock at a time: two texts compared both ways in two threads must not wait for each other.
-        let other = other.cast::<Self>().map(|other| other.get().decoded());
-        other.is_ok_and(|other| *self.decoded() == *other)
+        let Ok(other) = other.cast::<Self>() else {
+            return Ok(false);
+        };
+        let other = other.get().decoded(py)?;
+        Ok(*self.decoded(py)? == *other)
     }
 
     fn __add__(&self, py: Python<'_>, other: &Bound<'_, Self>) -> PyResult<Self> {
-        let mut sum = (*self.decoded()).clone();
-        sum.append(&other.get().decoded())
+        let mut sum = (*self.decoded(py)?).clone();
+        sum.append(&*other.get().decoded(py)?)
             .map_err(|error| to_py(py, error))?;
         Ok(Self::new_from(sum))
     }
 
     /// Joins `other` to the end.
     fn append(&self, py: Python<'_>, other: &Bound<'_, Self>) -> PyResult<()> {
-        let other = other.get().decoded();
-        self.change(|decoded| decoded.append(&other))
-            .map_err(|error| to_py(py, error))
+        let other = other.get().decoded(py)?;
+        self.change(py, |decoded| decoded.append(&other))
     }
 
     /// Splits off the first `byte_len` bytes and the records that leave with them.
-    fn drain_prefix(&self, py: Python<'_>, byte_len: i64) -> PyResult<Self> {
+    fn drain_prefix(&self, py: Python<'_>, byte_len: &Bound<'_, PyAny>) -> PyResult<Self> {
         let byte_len = position(byte_len, "byte_len")?;
-        let prefix = self.change(|decoded| decoded.drain_prefix(byte_len));
-        prefix.map(Self::new_from).map_err(|error| to_py(py, error))
+        let prefix = self.change(py, |decoded| decoded.drain_prefix(byte_len))?;
+        Ok(Self::new_from(prefix))
     }
 
     /// Returns everything and leaves nothing.
-    fn take(&self) -> Self {
-        Self::new_from(self.change(core::DecodedText::take))
+    fn take(&self, py: Python<'_>) -> PyResult<Self> {
+        let state = std::mem::take(&mut *self.state(py)?);
+        Ok(Self(Mutex::new(state)))
     }
 
     /// Half-open ranges of text, one per token.
@@ -197,7 +208,7 @@ impl DecodedText {
         let unit = choose("unit", unit, &UNITS)?;
         let shared: Shared = choose("shared", shared, &SHARED)?;
         guarded(py, || {
-            let spans = core::spans(&self.decoded(), unit, shared);
+            let spans = core::spans(&*self.decoded(py)?, unit, shared);
             Ok(spans
                 .into_iter()
                 .map(|span| (span.start, span.end))
@@ -209,7 +220,7 @@ impl DecodedText {
     #[pyo3(signature = (*, unit = "codepoint"))]
     fn offsets(&self, py: Python<'_>, unit: &str) -> PyResult<Vec<usize>> {
         let unit = choose("unit", unit, &UNITS)?;
-        guarded(py, || Ok(core::offsets(&self.decoded(), unit)))
+        guarded(py, || Ok(core::offsets(&*self.decoded(py)?, unit)))
     }
 
     /// Indices of the tokens whose text overlaps a range.
@@ -217,14 +228,14 @@ impl DecodedText {
     fn tokens_at<'py>(
         &self,
         py: Python<'py>,
-        start: i64,
-        end: i64,
+        start: &Bound<'py, PyAny>,
+        end: &Bound<'py, PyAny>,
         unit: &str,
     ) -> PyResult<Bound<'py, PyRange>> {
         let unit = choose("unit", unit, &UNITS)?;
         let (start, end) = (position(start, "start")?, position(end, "end")?);
         let tokens = guarded(py, || {
-            self.span_index(unit)
+            self.span_index(py, unit)?
                 .tokens_at(start, end)
                 .map_err(|error| to_py(py, error))
         })?;
@@ -244,17 +255,17 @@ impl DecodedText {
         let rule: MaskRule = choose("rule", rule, &MASK_RULES)?;
         let mut pairs = Vec::new();
         for range in ranges.try_iter()? {
-            let (start, end): (i64, i64) = range?.extract()?;
-            pairs.push((position(start, "start")?, position(end, "end")?));
+            let (start, end): (Bound<'_, PyAny>, Bound<'_, PyAny>) = range?.extract()?;
+            pairs.push((position(&start, "start")?, position(&end, "end")?));
         }
         guarded(py, || {
-            core::mask(&self.decoded(), &pairs, unit, rule).map_err(|error| to_py(py, error))
+            core::mask(&*self.decoded(py)?, &pairs, unit, rule).map_err(|error| to_py(py, error))
         })
     }
 
     /// Columns of ids, byte offsets and flags.
     fn to_numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let columns = self.columns(py);
+        let columns = self.columns(py)?;
         let formats = [("uint32", "I"), ("uint32", "I"), ("uint8", "B")];
         let numpy = py.import("numpy");
         let views = columns
@@ -272,7 +283,7 @@ impl DecodedText {
 
     /// Text and records as plain values, for JSON.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let decoded = self.decoded();
+        let decoded = self.decoded(py)?;
         let tokens = PyList::empty(py);
         for record in &decoded.attributions {
             let token = PyDict::new(py);
@@ -296,23 +307,16 @@ impl DecodedText {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let decoded = self.decoded();
+        let decoded = self.decoded(py)?;
         let text = decoded.text.as_str().into_pyobject(py)?;
         let records = AttributionList(decoded.clone()).__repr__();
         Ok(format!("DecodedText({}, {records})", text.repr()?))
     }
 
-    fn __reduce__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> (Bound<'py, PyType>, (String, Vec<TokenAttribution>)) {
-        let decoded = self.decoded();
-        let records = decoded
-            .attributions
-            .iter()
-            .copied()
-            .map(TokenAttribution)
-            .collect();
-        (py.get_type::<Self>(), (decoded.text.clone(), records))
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
+        let decoded = self.decoded(py)?;
+        let records = decoded.attributions.iter().copied();
+        let records = records.map(TokenAttribution).collect();
+        Ok((py.get_type::<Self>(), (decoded.text.clone(), records)))
     }
 }

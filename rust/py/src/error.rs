@@ -63,7 +63,7 @@ pub(crate) fn load_to_py(py: Python<'_>, error: LoadError) -> PyErr {
                     .map_or_else(|_| error.to_string(), |words| words.to_string());
                 pyo3::exceptions::PyOSError::new_err((number, words, path))
             }
-            None => PyErr::from(error),
+            None => PyValueError::new_err(format!("{path}: {error}")),
         },
         invalid => tokenizer_load_error(py, invalid.to_string()),
     }

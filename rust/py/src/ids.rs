@@ -61,13 +61,25 @@ fn unusual_id(id: &Bound<'_, PyAny>, index: usize) -> PyResult<TokenId> {
             py,
             (
                 format!(
-                    "token id {number} at index {index} is outside the range of token ids, 0 to {}",
+                    "token id {} at index {index} is outside the range of token ids, 0 to {}",
+                    short_number(&number),
                     TokenId::MAX
                 ),
                 number.unbind(),
                 index,
             ),
         )),
+    }
+}
+
+/// An int in words; Python refuses to write out those of thousands of digits.
+fn short_number(number: &Bound<'_, PyAny>) -> String {
+    match number
+        .call_method0("bit_length")
+        .and_then(|bits| bits.extract::<u64>())
+    {
+        Ok(bits) if bits > 256 => format!("(an int of {bits} bits)"),
+        _ => number.to_string(),
     }
 }
 

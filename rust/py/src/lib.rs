@@ -7,6 +7,7 @@ mod decoded;
 mod error;
 mod ids;
 mod lock;
+mod position;
 mod source;
 mod stream;
 mod strings;

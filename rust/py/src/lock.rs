@@ -29,27 +29,29 @@ impl<T: Send> StreamLock<T> {
         }
     }
 
-    /// Runs `call` with the value. `calls_python`: it may run code of the caller.
+    /// Runs `call` with the value. `calls_python`: it may run code of the caller. Otherwise it must
+    /// make no Python object but strings, whose making runs no code (a collection of garbage might,
+    /// and might come back to this lock).
     #[inline]
     pub(crate) fn with<R>(
         &self,
         py: Python<'_>,
         calls_python: bool,
-        call: impl FnOnce(&mut T) -> PyResult<R>,
+        call: impl FnOnce(&mut T) -> R,
     ) -> PyResult<R> {
         let mut value = match self.value.try_lock(py) {
             Some(value) => value,
             None if self.calling_python.load(Ordering::Relaxed) == this_thread() => {
                 return Err(reentered());
             }
-            None => self.value.wait(py),
+            None => self.value.wait(py)?,
         };
         if !calls_python {
-            return call(&mut value);
+            return Ok(call(&mut value));
         }
         self.calling_python.store(this_thread(), Ordering::Relaxed);
         let _mark = Mark(&self.calling_python);
-        call(&mut value)
+        Ok(call(&mut value))
     }
 }
 
@@ -86,10 +88,11 @@ mod cell {
         }
 
         #[cold]
-        pub(super) fn wait(&self, py: Python<'_>) -> MutexGuard<'_, T> {
-            self.0
+        pub(super) fn wait(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, T>> {
+            Ok(self
+                .0
                 .lock_py_attached(py)
-                .unwrap_or_else(PoisonError::into_inner)
+                .unwrap_or_else(PoisonError::into_inner))
         }
     }
 }
@@ -148,12 +151,13 @@ mod cell {
         /// Lets other threads run until the one that has the value is done. Calls are short, and the
         /// long ones are those that gave the interpreter up or run Python.
         #[cold]
-        pub(super) fn wait<'a, 'py>(&'a self, py: Python<'py>) -> Guard<'a, 'py, T> {
+        pub(super) fn wait<'a, 'py>(&'a self, py: Python<'py>) -> PyResult<Guard<'a, 'py, T>> {
             let mut pause = Duration::from_micros(1);
             loop {
                 py.detach(|| std::thread::sleep(pause));
+                py.check_signals()?;
                 if let Some(guard) = self.try_lock(py) {
-                    return guard;
+                    return Ok(guard);
                 }
                 pause = (pause * 2).min(Duration::from_millis(1));
             }

@@ -4,6 +4,7 @@ use crate::decoded::DecodedText;
 use crate::error::{guarded, to_py};
 use crate::ids::{Argument, PromptIds, token_id, token_ids};
 use crate::lock::StreamLock;
+use crate::position::position;
 use crate::tokenizer::{Tokenizer, decode_options};
 use detok_core as core;
 use detok_core::{StepText, StreamOptions};
@@ -12,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyIterator, PyString};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Pushes of at least this many ids are worth giving up the interpreter for.
 const DETACH_FROM: usize = 1 << 16;
@@ -51,25 +53,14 @@ impl DecodeStream {
         })
     }
 
-    #[inline]
+    /// Runs `call` under the lock; what it gives becomes Python's behind it.
     fn with<R>(
         &self,
         py: Python<'_>,
-        call: impl FnOnce(&mut core::DecodeStream) -> PyResult<R>,
+        call: impl FnOnce(&mut core::DecodeStream) -> Result<R, core::Error>,
     ) -> PyResult<R> {
-        guarded(py, || self.stream.with(py, self.calls_python, call))
-    }
-
-    fn push_ids(&self, py: Python<'_>, ids: &[u32]) -> PyResult<usize> {
-        let detach = ids.len() >= DETACH_FROM && !self.calls_python;
-        self.with(py, |stream| {
-            let pushed = if detach {
-                py.detach(|| stream.push_tokens(ids))
-            } else {
-                stream.push_tokens(ids)
-            };
-            pushed.map_err(|error| to_py(py, error))
-        })
+        guarded(py, || self.stream.with(py, self.calls_python, call))?
+            .map_err(|error| to_py(py, error))
     }
 }
 
@@ -109,22 +100,26 @@ impl DecodeStream {
     /// Pushes one token; the number of bytes of text that became certain.
     fn push_token(&self, py: Python<'_>, token_id: &Bound<'_, PyAny>) -> PyResult<usize> {
         let id = self::token_id(token_id, 0)?;
-        self.with(py, |stream| {
-            stream.push_token(id).map_err(|error| to_py(py, error))
-        })
+        self.with(py, |stream| stream.push_token(id))
     }
 
     /// Pushes tokens, all or none; the number of bytes of text that became certain.
     fn push_tokens(&self, py: Python<'_>, token_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let ids = self::token_ids(token_ids)?;
-        self.push_ids(py, &ids)
+        let detach = ids.len() >= DETACH_FROM && !self.calls_python;
+        self.with(py, |stream| {
+            if detach {
+                py.detach(|| stream.push_tokens(&ids))
+            } else {
+                stream.push_tokens(&ids)
+            }
+        })
     }
 
     /// What may leave now, or `None`.
     fn next_chunk(&self, py: Python<'_>) -> PyResult<Option<DecodedText>> {
-        self.with(py, |stream| {
-            Ok(stream.next_chunk().map(DecodedText::new_from))
-        })
+        let chunk = self.with(py, |stream| Ok(stream.next_chunk()))?;
+        Ok(chunk.map(DecodedText::new_from))
     }
 
     /// Ends the text: the last chunk, and everything.
@@ -132,39 +127,35 @@ impl DecodeStream {
     fn flush(
         &self,
         py: Python<'_>,
-        truncate_output_to: Option<i64>,
+        truncate_output_to: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Option<DecodedText>, DecodedText)> {
-        let cut = truncate_output_to.map(|at| {
-            usize::try_from(at).map_err(|_| {
-                PyValueError::new_err(format!("truncate_output_to must not be negative: {at}"))
-            })
-        });
+        let cut = truncate_output_to.map(|at| position(at, "truncate_output_to"));
         let cut = cut.transpose()?;
-        self.with(py, |stream| {
-            let (last, all) = stream.finish(cut).map_err(|error| to_py(py, error))?;
-            Ok((
-                last.map(DecodedText::new_from),
-                DecodedText::new_unread(all),
-            ))
-        })
+        let (last, everything) = self.with(py, |stream| stream.finish(cut))?;
+        Ok((
+            last.map(DecodedText::new_from),
+            DecodedText::new_unread(everything),
+        ))
     }
 
     /// Pushes one token and hands out what may leave, as text alone.
     fn step(&self, py: Python<'_>, token_id: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyString>>> {
         let id = self::token_id(token_id, 0)?;
-        self.stream.with(py, self.calls_python, |stream| {
+        let stepped = self.stream.with(py, self.calls_python, |stream| {
             if stream.step_copied(id) {
-                return Ok(self.tokenizer.get().token_string(py, id));
+                Ok(Ok(self.tokenizer.get().token_string(py, id)))
+            } else {
+                step_uncopied(py, stream, id)
             }
-            step_uncopied(py, stream, id)
-        })
+        })?;
+        stepped?.map_err(|error| to_py(py, error))
     }
 
     /// All text since the start, held-back text included.
     #[getter]
     fn output(&self, py: Python<'_>) -> PyResult<Py<PyString>> {
         self.with(py, |stream| {
-            let output = stream.output().map_err(|error| to_py(py, error))?;
+            let output = stream.output()?;
             Ok(PyString::new(py, &output).unbind())
         })
     }
@@ -214,12 +205,13 @@ fn step_uncopied(
     py: Python<'_>,
     stream: &mut core::DecodeStream,
     id: u32,
-) -> PyResult<Option<Py<PyString>>> {
-    guarded(py, || match stream.step_uncopied(id) {
-        Ok(StepText::Nothing | StepText::Token) => Ok(None),
-        Ok(StepText::Text("\u{fffd}")) => Ok(Some(replacement(py))),
-        Ok(StepText::Text(text)) => Ok(Some(PyString::new(py, text).unbind())),
-        Err(error) => Err(to_py(py, error)),
+) -> PyResult<Result<Option<Py<PyString>>, core::Error>> {
+    guarded(py, || {
+        Ok(stream.step_uncopied(id).map(|text| match text {
+            StepText::Nothing | StepText::Token => None,
+            StepText::Text("\u{fffd}") => Some(replacement(py)),
+            StepText::Text(text) => Some(PyString::new(py, text).unbind()),
+        }))
     })
 }
 
@@ -236,6 +228,9 @@ fn replacement(py: Python<'_>) -> Py<PyString> {
 pub(crate) struct ChunkIterator {
     ids: Py<PyIterator>,
     stream: DecodeStream,
+    /// Ids taken so far; after the end or an error there are no more.
+    taken: AtomicUsize,
+    ended: AtomicBool,
 }
 
 impl ChunkIterator {
@@ -258,7 +253,26 @@ impl ChunkIterator {
         Ok(Self {
             ids: ids.try_iter()?.unbind(),
             stream: DecodeStream::open(tokenizer, prompt_token_ids, options)?,
+            taken: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
         })
+    }
+
+    fn advance(&self, py: Python<'_>) -> PyResult<Option<DecodedText>> {
+        let ids = self.ids.bind(py).clone();
+        for id in ids {
+            let index = self.taken.fetch_add(1, Ordering::Relaxed);
+            let id = self::token_id(&id?, index)?;
+            self.stream.with(py, |stream| {
+                stream.push_token(id).map_err(|error| error.at_index(index))
+            })?;
+            if let Some(chunk) = self.stream.next_chunk(py)? {
+                return Ok(Some(chunk));
+            }
+        }
+        self.ended.store(true, Ordering::Relaxed);
+        let (last, _) = self.stream.with(py, |stream| stream.finish(None))?;
+        Ok(last.map(DecodedText::new_from))
     }
 }
 
@@ -269,22 +283,11 @@ impl ChunkIterator {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<DecodedText>> {
-        let ids = self.ids.bind(py).clone();
-        for id in ids {
-            let index = self.stream.token_count(py)? as usize;
-            let id = self::token_id(&id?, index)?;
-            self.stream.with(py, |stream| {
-                stream.push_token(id).map_err(|error| to_py(py, error))
-            })?;
-            if let Some(chunk) = self.stream.next_chunk(py)? {
-                return Ok(Some(chunk));
-            }
+        if self.ended.load(Ordering::Relaxed) {
+            return Ok(None);
         }
-        self.stream.with(py, |stream| match stream.flush(None) {
-            Ok((last, _)) => Ok(last.map(DecodedText::new_from)),
-            Err(core::Error::Finished) => Ok(None),
-            Err(error) => Err(to_py(py, error)),
-        })
+        self.advance(py)
+            .inspect_err(|_| self.ended.store(true, Ordering::Relaxed))
     }
 }
 

@@ -484,6 +484,15 @@ impl Tokenizer {
         format!("<detok.Tokenizer: {}{size}>", self.core.strategy_name())
     }
 
+    /// Immutable, so a copy is the same object.
+    fn __copy__(slf: &Bound<'_, Self>) -> Py<Self> {
+        slf.clone().unbind()
+    }
+
+    fn __deepcopy__(slf: &Bound<'_, Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
+        slf.clone().unbind()
+    }
+
     fn __reduce__<'py>(
         &self,
         py: Python<'py>,

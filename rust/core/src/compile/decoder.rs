@@ -130,8 +130,12 @@ impl Pipeline {
         for step in steps {
             stage = pipeline.add(step, stage)?;
         }
-        if pipeline.trail.is_some() && !pipeline.after_joining.is_empty() {
-            return Err("Strip at the end of text behind a Replace of joined bytes".into());
+        let several = |to: &String| to.chars().nth(1).is_some();
+        if pipeline.trail.is_some() && !pipeline.after_joining.is_empty()
+            || matches!(pipeline.lead, Lead::Strip { .. })
+                && pipeline.after_joining.iter().any(|(_, to)| several(to))
+        {
+            return Err("Strip of text behind a Replace of joined bytes cannot be compiled".into());
         }
         Ok(pipeline)
     }
@@ -139,12 +143,12 @@ impl Pipeline {
     fn add(&mut self, step: &DecoderWrapper, stage: Stage) -> Result<Stage, Reason> {
         match (step, stage) {
             (DecoderWrapper::Fuse(_), _) => Ok(Stage::Joined),
-            (DecoderWrapper::ByteFallback(_), Stage::Tokens) => {
+            (DecoderWrapper::ByteFallback(_), Stage::Tokens) if !self.has_suffix() => {
                 self.byte_fallback = true;
                 self.family = Family::ByteFallback;
                 Ok(Stage::Runs)
             }
-            (DecoderWrapper::ByteLevel(_), Stage::Tokens) => {
+            (DecoderWrapper::ByteLevel(_), Stage::Tokens) if !self.has_suffix() => {
                 self.byte_level = true;
                 self.family = Family::ByteLevel;
                 Ok(Stage::Joined)
@@ -200,6 +204,14 @@ impl Pipeline {
                 stage.place()
             )),
         }
+    }
+
+    /// A blank that a later token decides on stands inside the string of the earlier one, where steps
+    /// that read whole strings would see it.
+    fn has_suffix(&self) -> bool {
+        self.steps
+            .iter()
+            .any(|step| matches!(step, TokenStep::Suffix(_)))
     }
 
     fn add_replace(&mut self, from: String, to: String, stage: Stage) -> Result<(), Reason> {
@@ -290,10 +302,13 @@ impl Pipeline {
             {
                 return Err(format!("token {token:?} has its end-of-word suffix inside"));
             }
-            if self.byte_fallback && fallback_byte(&text).is_some() {
-                return Err(format!("token {token:?} is a byte only at the end of text"));
-            }
             flags = flags.with(TokenFlags::LEAVES_BLANK);
+        }
+        let first = at(true, true);
+        if self.byte_fallback && fallback_byte(&first) != fallback_byte(&text) {
+            return Err(format!(
+                "token {token:?} is a byte in some places and none in others"
+            ));
         }
         if self.byte_fallback
             && let Some(byte) = fallback_byte(&text)
@@ -309,7 +324,6 @@ impl Pipeline {
             Some(bytes) if self.byte_level && !literal => bytes,
             _ => self.replace_after_joining(text).into_bytes(),
         };
-        let first = at(true, true);
         Ok(TokenSpec {
             bytes: bytes(&text),
             first: (first != text).then(|| bytes(&first)),
