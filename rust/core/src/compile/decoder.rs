@@ -506,4 +506,88 @@ mod tests {
             );
         }
     }
+
+    /// What a pipeline says to a token: its strategy by a reason, if it cannot be compiled.
+    fn reason(decoder: &Value, token: &str) -> Option<Reason> {
+        let decoder = parse(Some(decoder)).unwrap();
+        let pipeline = match Pipeline::compile(decoder.as_ref(), false) {
+            Ok(pipeline) => pipeline,
+            Err(reason) => return Some(reason),
+        };
+        pipeline.spec(token, TokenFlags::default()).err()
+    }
+
+    #[test]
+    fn what_no_small_state_can_carry_is_refused_with_a_reason() {
+        let sequence = |steps: Value| json!({"type": "Sequence", "decoders": steps});
+        let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+        let [fuse, byte_fallback, byte_level] =
+            ["Fuse", "ByteFallback", "ByteLevel"].map(|name| json!({"type": name}));
+        let suffix = json!({"type": "BPEDecoder"});
+        let strip = |start: u32, stop: u32| json!({"type": "Strip", "content": " ", "start": start, "stop": stop});
+        let rows = [
+            (json!({"type": "CTC"}), "a", "CTC"),
+            (
+                json!({"type": "Replace", "pattern": {"Regex": "a+"}, "content": ""}),
+                "a",
+                "regular expression",
+            ),
+            (
+                sequence(json!([fuse, replace("ab", "c")])),
+                "a",
+                "Replace of \"ab\"",
+            ),
+            (
+                sequence(json!([
+                    byte_fallback,
+                    fuse,
+                    replace("a", "bc"),
+                    strip(1, 0)
+                ])),
+                "a",
+                "Strip of text",
+            ),
+            (
+                sequence(json!([byte_fallback, fuse, replace("a", "b"), strip(0, 1)])),
+                "a",
+                "Strip of text",
+            ),
+            (
+                sequence(json!([fuse, strip(1, 0), strip(1, 0)])),
+                "a",
+                "Strip behind",
+            ),
+            (
+                sequence(json!([byte_fallback, strip(1, 0)])),
+                "a",
+                "Strip behind ByteFallback",
+            ),
+            // The blank of a suffix stands inside the string that the next step reads.
+            (sequence(json!([suffix, byte_level])), "a", "ByteLevel"),
+            (
+                sequence(json!([suffix, byte_fallback])),
+                "a",
+                "ByteFallback",
+            ),
+            (suffix.clone(), "a</w>b", "suffix inside"),
+            // A byte where it comes first, a word elsewhere.
+            (
+                sequence(json!([{"type": "WordPiece"}, byte_fallback])),
+                "<0x41>",
+                "a byte in some places",
+            ),
+        ];
+        for (decoder, token, words) in rows {
+            let reason = reason(&decoder, token).unwrap_or_default();
+            assert!(reason.contains(words), "{decoder}: {reason:?}");
+        }
+        let compiled = [
+            sequence(json!([replace("▁", " "), byte_fallback, fuse, strip(1, 0)])),
+            sequence(json!([byte_fallback, fuse, replace("▁", " "), strip(1, 0)])),
+            sequence(json!([sequence(json!([byte_level]))])),
+        ];
+        for decoder in compiled {
+            assert_eq!(reason(&decoder, "▁a"), None, "{decoder}");
+        }
+    }
 }
