@@ -473,3 +473,17 @@ def test_positions_past_every_end(far):
         detok.TokenAnchor.visible(max(far, 2**32))
     with pytest.raises(TypeError, match="bool"):
         everything.tokens_at(True, far)
+
+
+def test_an_unaligned_array_is_read_all_the_same():
+    tokenizer = detok.Tokenizer.from_token_bytes([b"a", b"b"])
+    ids = np.frombuffer(b"x\x01\0\0\0\0\0\0\0", np.uint32, offset=1)
+    assert tokenizer.decode(ids) == "ba"
+
+
+@pytest.mark.parametrize("ranges", [(0, 1), [[0]], [(0, 1, 2)], ["ab"]])
+def test_ranges_of_a_mask_are_pairs(ranges):
+    decoded = detok.Tokenizer.from_token_bytes([b"a"]).decode_attributed([0])
+    with pytest.raises(TypeError):
+        decoded.mask(ranges)
+    assert decoded.mask([[0, 1]]) == [True]  # as JSON has them

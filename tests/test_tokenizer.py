@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import gc
 import gzip
 import json
 import pickle
@@ -9,6 +10,7 @@ import re
 import subprocess
 import sys
 import warnings
+import weakref
 from pathlib import Path
 
 import detok
@@ -779,3 +781,29 @@ def test_encode_after_the_working_directory_changed(tmp_path, monkeypatch):
 def test_more_threads_than_there_can_be():
     tokenizer = detok.Tokenizer.from_token_bytes([b"a", b"b"])
     assert tokenizer.decode_batch([[0, 1]] * 1000, threads=10**6) == ["ab"] * 1000
+
+
+@pytest.mark.parametrize("part", [tokenizers.models.BPE(), tokenizers.decoders.Fuse(), detok.Tokenizer, 7])
+def test_what_is_no_tokenizer_says_what_is(part):
+    with pytest.raises(TypeError, match="cannot load a tokenizer from"):
+        detok.Tokenizer.load(part)
+
+
+def test_an_object_may_keep_its_own_tokenizer():
+    """The cycle is the garbage collector's to find."""
+    letters = CountingDecoder([b"a"])
+    letters.tokenizer = detok.Tokenizer.load(letters)
+    gone = weakref.ref(letters)
+    del letters
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_decode_that_returns_no_text_is_named():
+    class Silent(CountingDecoder):
+        def decode(self, token_ids, skip_special_tokens):
+            return None
+
+    stream = detok.DecodeStream(detok.Tokenizer.load(Silent([b"a"])))
+    with pytest.raises(TypeError, match=r"decode of .*Silent.* must return a str"):
+        stream.push_token(0)

@@ -21,6 +21,8 @@ def load(source: Any, strict: bool) -> Tokenizer:
         return _load_path(Path(source), strict)
     if isinstance(source, Tokenizer):
         return source
+    if isinstance(source, type):
+        raise TypeError(f"cannot load a tokenizer from the class {source.__qualname__}: give an object of it")
     for has, make in _KINDS:
         if has(source):
             return make(source, strict)
@@ -59,6 +61,11 @@ def _cached_folder(name: str) -> Path | None:
 def _is_from(package: str) -> Callable[[Any], bool]:
     """Whether an object's class, or one it derives from, was defined in `package`."""
     return lambda source: any(base.__module__.partition(".")[0] == package for base in type(source).__mro__)
+
+
+def _encodes(also: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Tells a tokenizer from the parts it is made of."""
+    return lambda source: also(source) and callable(getattr(source, "encode", None))
 
 
 def _from_transformers(source: Any, strict: bool) -> Tokenizer:
@@ -119,7 +126,7 @@ def _from_object(source: Any, strict: bool) -> Tokenizer:
 
 
 _KINDS: list[tuple[Callable[[Any], bool], Callable[[Any, bool], Tokenizer]]] = [
-    (_is_from("tokenizers"), _from_tokenizers),
+    (_encodes(_is_from("tokenizers")), _from_tokenizers),
     (_is_from("transformers"), _from_transformers),
     (_is_from("tiktoken"), _from_tiktoken),
     (_is_from("mistral_common"), _from_mistral_common),

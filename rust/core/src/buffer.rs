@@ -4,20 +4,15 @@ use crate::attribution::{DecodedText, TokenAttribution, floor_char_boundary};
 use crate::token::TokenId;
 use smallvec::SmallVec;
 
-/// Where the first byte of a waiting token is to be found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// This many bytes into what is not settled.
-    Unsettled(u32),
-    /// Nowhere: it stands at this offset of the settled text, or later if a record before it does.
-    Settled(u32),
-}
-
 /// A token whose record cannot be written yet, or stands behind one that cannot.
 #[derive(Clone, Copy, Debug)]
 struct WaitingToken {
     token_id: TokenId,
-    place: Place,
+    /// Settled bytes when it came: where it stands if it has no text, or later if a record before
+    /// it does (A3).
+    came_at: u32,
+    /// How many bytes into what is not settled its first byte is; `None` if it has no byte.
+    position: Option<u32>,
 }
 
 /// What a decoder writes to: settled text, and the places of tokens in it.
@@ -184,9 +179,7 @@ impl AttributedTextBuffer {
     /// Keeps the places of waiting tokens true when `bytes` bytes at the front go.
     fn move_waiting(&mut self, bytes: usize) {
         for token in &mut self.waiting {
-            if let Place::Settled(offset) = &mut token.place {
-                *offset -= (bytes as u32).min(*offset);
-            }
+            token.came_at = token.came_at.saturating_sub(bytes as u32);
         }
     }
 
@@ -194,33 +187,37 @@ impl AttributedTextBuffer {
         self.settled.text.len() as u32
     }
 
-    /// Resolves waiting tokens from the front: `place` gives a record, or a new place to wait at.
-    fn resolve(&mut self, mut place: impl FnMut(usize, u32) -> Result<TokenAttribution, u32>) {
+    /// The first `consumed` unsettled bytes are gone. `place` says where a token stands whose first
+    /// byte was among them; with `latest_goes_on` the latest token may have its first byte behind.
+    fn resolve(
+        &mut self,
+        consumed: usize,
+        latest_goes_on: bool,
+        place: impl Fn(usize, u32) -> TokenAttribution,
+    ) {
         let mut resolved = 0;
         let last = self.settled.attributions.last();
         let mut floor = last.map_or(0, |record| record.anchor.byte_offset());
         let total = self.waiting.len();
         for (index, token) in self.waiting.iter_mut().enumerate() {
-            let record = match token.place {
-                Place::Settled(offset) => Ok(TokenAttribution::zero_width(
-                    token.token_id,
-                    offset.max(floor),
-                )),
-                Place::Unsettled(position) => place(total - 1 - index, position),
-            };
-            match record {
-                Ok(record) if resolved == index => {
-                    let record = TokenAttribution {
-                        token_id: token.token_id,
-                        ..record
-                    };
-                    floor = record.anchor.byte_offset();
-                    self.settled.attributions.push(record);
-                    resolved = index + 1;
+            let record = match token.position.map(|position| position as usize) {
+                None => TokenAttribution::zero_width(0, token.came_at.max(floor)),
+                Some(at) if at < consumed && !(latest_goes_on && index + 1 == total) => {
+                    place(at, token.came_at.max(floor))
                 }
-                // Only tokens behind one that still waits get here, and only zero-width ones.
-                Ok(record) => token.place = Place::Settled(record.anchor.byte_offset()),
-                Err(position) => token.place = Place::Unsettled(position),
+                Some(at) => {
+                    token.position = Some(at.saturating_sub(consumed) as u32);
+                    continue;
+                }
+            };
+            // What has no byte stays behind a token that waits.
+            if resolved == index {
+                floor = record.anchor.byte_offset();
+                self.settled.attributions.push(TokenAttribution {
+                    token_id: token.token_id,
+                    ..record
+                });
+                resolved += 1;
             }
         }
         if resolved == total {
@@ -248,7 +245,8 @@ impl Sink for AttributedTextBuffer {
         } else {
             self.waiting.push(WaitingToken {
                 token_id,
-                place: Place::Settled(end),
+                came_at: end,
+                position: None,
             });
         }
     }
@@ -256,41 +254,40 @@ impl Sink for AttributedTextBuffer {
     fn wait(&mut self, token_id: TokenId, position: usize) {
         self.waiting.push(WaitingToken {
             token_id,
-            place: Place::Unsettled(position as u32),
+            came_at: self.end(),
+            position: Some(position as u32),
         });
     }
 
     fn settle(&mut self, consumed: usize, text: &str) {
         let base = self.end();
         self.settled.text.push_str(text);
+        let end = self.end();
         let same_bytes = consumed == text.len();
-        self.resolve(|_, position| {
-            let at = position as usize;
-            if at >= consumed {
-                return Err(position - consumed as u32);
-            }
+        self.resolve(consumed, false, |at, _| {
             let start = if same_bytes {
                 floor_char_boundary(text, at)
             } else {
                 0
             };
-            Ok(TokenAttribution {
+            TokenAttribution {
                 continues_char: at > start,
                 ..TokenAttribution::visible(0, base + start as u32)
-            })
+            }
         });
+        // A token comes with what it settles, even if none of that is its own.
+        if let Some(latest) = self
+            .waiting
+            .last_mut()
+            .filter(|token| token.position.is_some())
+        {
+            latest.came_at = end;
+        }
     }
 
     fn discard(&mut self, consumed: usize, latest_goes_on: bool) {
-        let base = self.end();
-        self.resolve(|from_latest, position| {
-            if position as usize >= consumed {
-                Err(position - consumed as u32)
-            } else if latest_goes_on && from_latest == 0 {
-                Err(0)
-            } else {
-                Ok(TokenAttribution::zero_width(0, base))
-            }
+        self.resolve(consumed, latest_goes_on, |_, came_at| {
+            TokenAttribution::zero_width(0, came_at)
         });
     }
 }
@@ -306,14 +303,11 @@ impl Unrecorded<'_> {
         let latest = waiting.len().saturating_sub(1);
         let mut resolved = 0;
         for (index, token) in waiting.iter_mut().enumerate() {
-            let Place::Unsettled(position) = &mut token.place else {
-                resolved += usize::from(resolved == index);
-                continue;
-            };
-            match (*position as usize).checked_sub(consumed) {
-                Some(left) => *position = left as u32,
-                None if latest_goes_on && index == latest => *position = 0,
-                None => resolved += 1,
+            match token.position.map(|position| position as usize) {
+                Some(at) if at >= consumed || latest_goes_on && index == latest => {
+                    token.position = Some(at.saturating_sub(consumed) as u32);
+                }
+                _ => resolved += usize::from(resolved == index),
             }
         }
         if resolved == waiting.len() {

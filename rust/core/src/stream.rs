@@ -490,7 +490,7 @@ fn seed<E: From<Error>>(
             Ok(Decoder::Exact(decoder))
         }
         Strategy::Window { source, .. } => {
-            let decoder = WindowDecoder::seed(source.as_ref(), options.source_skips(), prompt)?;
+            let decoder = WindowDecoder::seed(source.as_ref(), options, prompt)?;
             Ok(Decoder::Window(Box::new(decoder.map_err(Error::Source)?)))
         }
     }

@@ -9,7 +9,7 @@ use crate::program::Program;
 use crate::stream::{DecodeStream, StreamOptions};
 use crate::table::{Table, TokenFlags};
 use crate::token::{TokenId, UnknownIds};
-use crate::window::WindowSource;
+use crate::window::{self, WindowSource};
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -370,20 +370,14 @@ impl Tokenizer {
         id: TokenId,
         options: &DecodeOptions,
     ) -> Result<bool, Error> {
-        if source.id_to_token(id).map_err(Error::Source)?.is_none() {
-            return match options.unknown_ids {
-                UnknownIds::Skip => Ok(false),
-                UnknownIds::Error => Err(self.unknown(index, id)),
-            };
+        match (
+            window::shown(source, options, id).map_err(Error::Source)?,
+            options.unknown_ids,
+        ) {
+            (Some(shown), _) => Ok(shown),
+            (None, UnknownIds::Skip) => Ok(false),
+            (None, UnknownIds::Error) => Err(self.unknown(index, id)),
         }
-        let hideable =
-            options.skip_special_tokens && source.is_special(id).map_err(Error::Source)?;
-        let flags = if hideable {
-            TokenFlags::HIDEABLE
-        } else {
-            TokenFlags::default()
-        };
-        Ok(options.shows(id, flags))
     }
 
     pub(crate) fn unknown(&self, index: usize, id: TokenId) -> Error {

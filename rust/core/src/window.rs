@@ -7,7 +7,9 @@
 use crate::attribution::floor_char_boundary;
 use crate::buffer::Sink;
 use crate::context::Prompt;
+use crate::table::TokenFlags;
 use crate::token::TokenId;
+use crate::tokenizer::DecodeOptions;
 use std::error::Error as StdError;
 
 /// An error of the source itself.
@@ -79,50 +81,43 @@ pub(crate) struct WindowDecoder {
 
 impl WindowDecoder {
     /// Reads the tail of the prompt: `Err` if an id of it is none, `Ok(Err)` if the source fails.
+    /// Ids that are hidden or unknown are passed over, as they are in what is generated.
     pub(crate) fn seed<E>(
         source: &dyn WindowSource,
-        skip: bool,
+        options: &DecodeOptions,
         prompt: &(impl Prompt<E> + ?Sized),
     ) -> Result<Result<Self, SourceError>, E> {
-        let mut reach = WINDOW_LIMIT;
-        loop {
-            let start = prompt.len().saturating_sub(reach);
-            let ids = (start..prompt.len())
-                .map(|at| prompt.get(at))
-                .collect::<Result<Vec<_>, E>>()?;
-            match Self::seeded(source, skip, ids) {
-                // Unknown ids at the end tell nothing: what stands before them may.
-                Ok(seeded) if seeded.prefix_ids < SAFE_SUFFIX_MIN && start > 0 => reach *= 2,
-                seeded => return Ok(seeded),
+        let mut tail = PromptTail {
+            ids: Vec::new(),
+            unread: prompt.len(),
+        };
+        // One more than the longest suffix: a suffix is never the whole prompt.
+        if let Err(error) = tail.read(source, options, prompt, SAFE_SUFFIX_MAX + 1)? {
+            return Ok(Err(error));
+        }
+        for len in SAFE_SUFFIX_MIN..=SAFE_SUFFIX_MAX.min(tail.ids.len().saturating_sub(1)) {
+            let suffix = tail.latest(len);
+            match source.decode(&suffix, options.source_skips()) {
+                Ok(text) if text.contains('\u{fffd}') => {}
+                Ok(text) => return Ok(Ok(Self::behind(suffix, text))),
+                Err(error) => return Ok(Err(error)),
             }
         }
-    }
-
-    fn seeded(
-        source: &dyn WindowSource,
-        skip: bool,
-        prompt: Vec<TokenId>,
-    ) -> Result<Self, SourceError> {
-        if prompt.is_empty() {
-            return Ok(Self::default());
+        if let Err(error) = tail.read(source, options, prompt, WINDOW_LIMIT)? {
+            return Ok(Err(error));
         }
-        for len in SAFE_SUFFIX_MIN..=SAFE_SUFFIX_MAX {
-            let Some(suffix) = prompt.len().checked_sub(len).filter(|&start| start > 0) else {
-                break;
-            };
-            let suffix = prompt.get(suffix..).unwrap_or_default().to_vec();
-            let (ids, text) = decode_tolerantly(source, suffix, skip)?;
-            if ids.len() >= SAFE_SUFFIX_MIN && !text.contains('\u{fffd}') {
-                return Ok(Self::behind(ids, text));
+        let ids = tail.latest(tail.ids.len());
+        if ids.is_empty() {
+            return Ok(Ok(Self::default()));
+        }
+        Ok(source.decode(&ids, options.source_skips()).map(|mut text| {
+            // Half a character at the end may still be completed; what is before it is the prompt's.
+            let broken = text.split_off(text.trim_end_matches('\u{fffd}').len());
+            Self {
+                broken,
+                ..Self::behind(ids, text)
             }
-        }
-        let (ids, mut text) = decode_tolerantly(source, prompt, skip)?;
-        // Half a character at the end may still be completed; what stands before it is the prompt's.
-        let broken = text.split_off(text.trim_end_matches('\u{fffd}').len());
-        Ok(Self {
-            broken,
-            ..Self::behind(ids, text)
-        })
+        }))
     }
 
     fn behind(ids: Vec<TokenId>, prefix: String) -> Self {
@@ -217,29 +212,56 @@ impl WindowDecoder {
     }
 }
 
-/// Decodes strictly; where the source fails, drops the ids it does not know and tries again.
-fn decode_tolerantly(
-    source: &dyn WindowSource,
+/// Ids of a prompt that count, read from its end.
+struct PromptTail {
+    /// The last one first.
     ids: Vec<TokenId>,
-    skip: bool,
-) -> Result<(Vec<TokenId>, String), SourceError> {
-    let error = match source.decode(&ids, skip) {
-        Ok(text) => return Ok((ids, text)),
-        Err(error) => error,
-    };
-    let mut known = Vec::with_capacity(ids.len());
-    for &id in &ids {
-        if source.id_to_token(id)?.is_some() {
-            known.push(id);
+    unread: usize,
+}
+
+impl PromptTail {
+    /// Reads on until there are `count` ids, or no more.
+    fn read<E>(
+        &mut self,
+        source: &dyn WindowSource,
+        options: &DecodeOptions,
+        prompt: &(impl Prompt<E> + ?Sized),
+        count: usize,
+    ) -> Result<Result<(), SourceError>, E> {
+        while self.ids.len() < count && self.unread > 0 {
+            self.unread -= 1;
+            let id = prompt.get(self.unread)?;
+            match shown(source, options, id) {
+                Ok(Some(true)) => self.ids.push(id),
+                Ok(_) => {}
+                Err(error) => return Ok(Err(error)),
+            }
         }
+        Ok(Ok(()))
     }
-    if known.len() == ids.len() {
-        return Err(error);
+
+    /// The last `count` ids, in order.
+    fn latest(&self, count: usize) -> Vec<TokenId> {
+        let mut ids = self.ids.get(..count).unwrap_or_default().to_vec();
+        ids.reverse();
+        ids
     }
-    let text = if known.is_empty() {
-        String::new()
+}
+
+/// Whether an id is decoded; `None` if it is unknown.
+pub(crate) fn shown(
+    source: &dyn WindowSource,
+    options: &DecodeOptions,
+    id: TokenId,
+) -> Result<Option<bool>, SourceError> {
+    if source.id_to_token(id)?.is_none() {
+        return Ok(None);
+    }
+    let hideable = options.skip_special_tokens && source.is_special(id)?;
+    let flags = if hideable {
+        TokenFlags::HIDEABLE
     } else {
-        source.decode(&known, skip)?
+        TokenFlags::default()
     };
-    Ok((known, text))
+    Ok(Some(options.shows(id, flags)))
 }

@@ -255,7 +255,20 @@ impl DecodedText {
         let rule: MaskRule = choose("rule", rule, &MASK_RULES)?;
         let mut pairs = Vec::new();
         for range in ranges.try_iter()? {
-            let (start, end): (Bound<'_, PyAny>, Bound<'_, PyAny>) = range?.extract()?;
+            let range = range?;
+            let pair = range.len().is_ok_and(|len| len == 2);
+            let ends = range
+                .get_item(0)
+                .ok()
+                .zip(range.get_item(1).ok())
+                .filter(|_| pair);
+            let Some((start, end)) = ends else {
+                return Err(PyTypeError::new_err(format!(
+                    "ranges[{}] must be a pair (start, end), not {}",
+                    pairs.len(),
+                    range.repr()?
+                )));
+            };
             pairs.push((position(&start, "start")?, position(&end, "end")?));
         }
         guarded(py, || {

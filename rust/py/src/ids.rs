@@ -101,6 +101,9 @@ fn short_repr(object: &Bound<'_, PyAny>) -> String {
     }
 }
 
+/// Items read one by one between two looks at whether the user wants to stop.
+const SIGNALS_EVERY: usize = 1 << 16;
+
 /// All ids of a sequence or buffer.
 pub(crate) fn token_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
     if let Ok(list) = ids.cast::<PyList>() {
@@ -113,13 +116,21 @@ pub(crate) fn token_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
     if let Ok(tuple) = ids.cast::<PyTuple>() {
         return tuple_ids(tuple);
     }
-    if let Some(buffer) = id_buffer(ids)? {
-        return buffer.to_ids(ids.py());
+    if let Some(buffer) = id_buffer(ids)?
+        && let Some(ids) = buffer.to_ids(ids.py())?
+    {
+        return Ok(ids);
     }
     check_sequence(ids)?;
-    (0..ids.len()?)
-        .map(|index| token_id(&ids.get_item(index)?, index))
-        .collect()
+    let mut all = Vec::new();
+    for index in 0..ids.len()? {
+        // A range may be long beyond patience.
+        if index % SIGNALS_EVERY == 0 {
+            ids.py().check_signals()?;
+        }
+        all.push(token_id(&ids.get_item(index)?, index)?);
+    }
+    Ok(all)
 }
 
 /// The ids of a list of plain ints in range, the usual case; `None` if it is none.
@@ -170,6 +181,8 @@ fn tuple_ids(tuple: &Bound<'_, PyTuple>) -> PyResult<Vec<TokenId>> {
 /// Ids in memory, by their width and sign.
 enum IdBuffer {
     Empty,
+    /// At an address that no integer has: items are read one by one.
+    Unaligned,
     U32(PyBuffer<u32>),
     I32(PyBuffer<i32>),
     U64(PyBuffer<u64>),
@@ -177,14 +190,16 @@ enum IdBuffer {
 }
 
 impl IdBuffer {
-    fn to_ids(&self, py: Python<'_>) -> PyResult<Vec<TokenId>> {
-        match self {
+    fn to_ids(&self, py: Python<'_>) -> PyResult<Option<Vec<TokenId>>> {
+        let ids = match self {
+            Self::Unaligned => return Ok(None),
             Self::Empty => Ok(Vec::new()),
             Self::U32(buffer) => buffer.to_vec(py),
             Self::I32(buffer) => narrowed(py, &buffer.to_vec(py)?),
             Self::U64(buffer) => narrowed(py, &buffer.to_vec(py)?),
             Self::I64(buffer) => narrowed(py, &buffer.to_vec(py)?),
-        }
+        };
+        ids.map(Some)
     }
 }
 
@@ -252,7 +267,8 @@ fn id_buffer(ids: &Bound<'_, PyAny>) -> PyResult<Option<IdBuffer>> {
             )));
         }
     };
-    typed.map(Some)
+    // The type fits, so what may not is the address.
+    Ok(Some(typed.unwrap_or(IdBuffer::Unaligned)))
 }
 
 /// Refuses what is no sequence of ids, before an item of it is read.

@@ -1,6 +1,7 @@
 //! A Python object with `decode` as a source of windows.
 
 use detok_core::{SourceError, TokenId, WindowSource};
+use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -41,9 +42,15 @@ impl WindowSource for PythonSource {
             let keywords = PyDict::new(py);
             keywords.set_item(intern!(py, "skip_special_tokens"), skip_special_tokens)?;
             let object = self.0.bind(py);
-            object
-                .call_method(intern!(py, "decode"), (ids.to_vec(),), Some(&keywords))?
-                .extract()
+            let text =
+                object.call_method(intern!(py, "decode"), (ids.to_vec(),), Some(&keywords))?;
+            text.extract().map_err(|_| {
+                PyTypeError::new_err(format!(
+                    "decode of {} must return a str, not {}",
+                    object.get_type(),
+                    text.get_type()
+                ))
+            })
         })
         .map_err(boxed)
     }

@@ -9,6 +9,7 @@ use crate::tokenizer::{Tokenizer, decode_options};
 use detok_core as core;
 use detok_core::{StepText, StreamOptions};
 use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyIterator, PyString};
@@ -278,6 +279,10 @@ impl ChunkIterator {
 
 #[pymethods]
 impl ChunkIterator {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.ids)
+    }
+
     fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
         slf
     }

@@ -10,6 +10,7 @@ use crate::strings::TokenStrings;
 use detok_core as core;
 use detok_core::{DecodeOptions, Encoder, LoadError, Loaded, TokenId};
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFrozenSet, PyMapping, PyString, PyType};
 use std::ffi::CString;
@@ -27,7 +28,7 @@ pub(crate) struct Tokenizer {
     /// A callable `(text, add_special_tokens) -> ids` of the source object, where that encodes.
     encoder: Option<Py<PyAny>>,
     /// The object that decodes, where the strategy is the window over one.
-    source: Option<Py<PyAny>>,
+    source: Option<Arc<PythonSource>>,
 }
 
 impl Tokenizer {
@@ -271,26 +272,23 @@ impl Tokenizer {
     /// Any object with `decode`, decoded by windows.
     #[staticmethod]
     fn _from_object(object: &Bound<'_, PyAny>, reason: String) -> Self {
-        let source = PythonSource(object.clone().unbind());
+        let source = Arc::new(PythonSource(object.clone().unbind()));
         let missing = "encode needs encode of the tokenizer object, which has none".to_owned();
-        let core = core::Tokenizer::from_window_source(
-            Arc::new(source),
-            reason,
-            Encoder::Missing(missing),
-        );
+        let core =
+            core::Tokenizer::from_window_source(source.clone(), reason, Encoder::Missing(missing));
         Self {
-            source: Some(object.clone().unbind()),
+            source: Some(source),
             ..Self::new(core)
         }
     }
 
     /// The same tokenizer, encoding by a callable `(text, add_special_tokens) -> ids`.
-    fn _with_encoder(&self, py: Python<'_>, encoder: Py<PyAny>) -> Self {
+    fn _with_encoder(&self, encoder: Py<PyAny>) -> Self {
         Self {
             core: self.core(),
             strings: TokenStrings::new(self.core.table()),
             encoder: Some(encoder),
-            source: self.source.as_ref().map(|source| source.clone_ref(py)),
+            source: self.source.clone(),
         }
     }
 
@@ -484,6 +482,18 @@ impl Tokenizer {
         format!("<detok.Tokenizer: {}{size}>", self.core.strategy_name())
     }
 
+    /// An object may keep the tokenizer that was made of it. As long as streams share the tokenizer,
+    /// what they hold is not this object's alone to tell of.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        if let Some(encoder) = &self.encoder {
+            visit.call(encoder)?;
+        }
+        match &self.source {
+            Some(source) if Arc::strong_count(&self.core) == 1 => visit.call(&source.0),
+            _ => Ok(()),
+        }
+    }
+
     /// Immutable, so a copy is the same object.
     fn __copy__(slf: &Bound<'_, Self>) -> Py<Self> {
         slf.clone().unbind()
@@ -499,7 +509,7 @@ impl Tokenizer {
     ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyAny>,))> {
         let class: Bound<'py, PyType> = py.get_type::<Self>();
         if let Some(source) = &self.source {
-            return Ok((class.getattr("load")?, (source.bind(py).clone(),)));
+            return Ok((class.getattr("load")?, (source.0.bind(py).clone(),)));
         }
         if let Some(json) = self.core.to_json() {
             return Ok((
