@@ -63,6 +63,18 @@ impl DecodeStream {
         guarded(py, || self.stream.with(py, self.calls_python, call))?
             .map_err(|error| to_py(py, error))
     }
+
+    /// Kept out of line: the steps that copy are most, and are to stay small.
+    #[inline(never)]
+    fn step_uncopied(&self, py: Python<'_>, id: u32) -> PyResult<Option<Py<PyString>>> {
+        self.with(py, |stream| {
+            Ok(match stream.step_uncopied(id)? {
+                StepText::Nothing | StepText::Token => None,
+                StepText::Text("\u{fffd}") => Some(replacement(py)),
+                StepText::Text(text) => Some(PyString::new(py, text).unbind()),
+            })
+        })
+    }
 }
 
 #[pymethods]
@@ -142,14 +154,13 @@ impl DecodeStream {
     /// Pushes one token and hands out what may leave, as text alone.
     fn step(&self, py: Python<'_>, token_id: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyString>>> {
         let id = self::token_id(token_id, 0)?;
-        let stepped = self.stream.with(py, self.calls_python, |stream| {
-            if stream.step_copied(id) {
-                Ok(Ok(self.tokenizer.get().token_string(py, id)))
-            } else {
-                step_uncopied(py, stream, id)
-            }
-        })?;
-        stepped?.map_err(|error| to_py(py, error))
+        if self
+            .stream
+            .with(py, false, |stream| stream.step_copied(id))?
+        {
+            return Ok(self.tokenizer.get().token_string(py, id));
+        }
+        self.step_uncopied(py, id)
     }
 
     /// All text since the start, held-back text included.
@@ -198,22 +209,6 @@ impl DecodeStream {
             pending.incomplete_bytes, pending.held_bytes
         ))
     }
-}
-
-/// Kept out of line: the steps that copy are most, and are to stay small.
-#[inline(never)]
-fn step_uncopied(
-    py: Python<'_>,
-    stream: &mut core::DecodeStream,
-    id: u32,
-) -> PyResult<Result<Option<Py<PyString>>, core::Error>> {
-    guarded(py, || {
-        Ok(stream.step_uncopied(id).map(|text| match text {
-            StepText::Nothing | StepText::Token => None,
-            StepText::Text("\u{fffd}") => Some(replacement(py)),
-            StepText::Text(text) => Some(PyString::new(py, text).unbind()),
-        }))
-    })
 }
 
 /// The one string that a broken byte gives, shared: a stream may have nothing else.
