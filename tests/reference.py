@@ -383,7 +383,7 @@ def normalize(text: str, normalizer: Mapping[str, Any] | None) -> str:
         return text.replace(normalizer["pattern"]["String"], normalizer["content"])
     if kind == "ByteLevel":
         return to_letters(text.encode())
-    raise NotImplementedError(f"normalizer {kind}")
+    raise ValueError(f"normalizer {kind}")
 
 
 def inverts_bytes(normalizer: Mapping[str, Any] | None) -> bool:

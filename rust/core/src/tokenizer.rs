@@ -255,32 +255,39 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::UnknownToken`] unless unknown ids are skipped; a window source's own.
     pub fn decode(&self, ids: &[TokenId], options: &DecodeOptions) -> Result<String, Error> {
-        let text = String::from_utf8(self.decode_utf8(ids, options)?);
+        let mut text = Vec::with_capacity(ids.len() * 5);
+        self.decode_utf8(ids, options, &mut text)?;
+        let text = String::from_utf8(text);
         Ok(text.unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned()))
     }
 
-    /// The same as UTF-8, for callers who check it anyway.
+    /// The same as UTF-8, behind what `text` has, for callers who check it anyway and decode much.
     ///
     /// # Errors
-    /// As [`Self::decode`].
-    pub fn decode_utf8(&self, ids: &[TokenId], options: &DecodeOptions) -> Result<Vec<u8>, Error> {
+    /// As [`Self::decode`]; `text` may then have a part.
+    pub fn decode_utf8(
+        &self,
+        ids: &[TokenId],
+        options: &DecodeOptions,
+        text: &mut Vec<u8>,
+    ) -> Result<(), Error> {
         let Strategy::Exact(table) = &self.strategy else {
-            return Ok(self.decode_with_window(ids, options)?.text.into_bytes());
+            let decoded = self.decode_with_window(ids, options)?;
+            text.extend_from_slice(decoded.text.as_bytes());
+            return Ok(());
         };
         let program = table.program();
-        let mut text = Vec::with_capacity(ids.len() * 5);
         if program.strict_runs {
-            decode_strict_runs(table, ids, options, &mut text)?;
-            return Ok(text);
+            return decode_strict_runs(table, ids, options, text);
         }
         let mut decoder = ExactDecoder::new(program);
         for (index, &id) in ids.iter().enumerate() {
-            if !(decoder.copies() && table.append_copied(id, &mut text)) {
-                push_other(table, &mut decoder, index, id, options, &mut text)?;
+            if !(decoder.copies() && table.append_copied(id, text)) {
+                push_other(table, &mut decoder, index, id, options, text)?;
             }
         }
-        decoder.finish(program, &mut text);
-        Ok(text)
+        decoder.finish(program, text);
+        Ok(())
     }
 
     /// The texts of many sequences, in order, decoded on up to `threads` threads.

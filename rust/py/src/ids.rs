@@ -106,10 +106,25 @@ const SIGNALS_EVERY: usize = 1 << 16;
 
 /// All ids of a sequence or buffer.
 pub(crate) fn token_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
+    let mut all = Vec::new();
+    read_token_ids(ids, &mut all)?;
+    Ok(all)
+}
+
+/// The same into `all`, in place of what it had; its memory serves one sequence after the other.
+pub(crate) fn read_token_ids(ids: &Bound<'_, PyAny>, all: &mut Vec<TokenId>) -> PyResult<()> {
+    all.clear();
+    if let Ok(list) = ids.cast::<PyList>()
+        && read_plain_list(list, all)
+    {
+        return Ok(());
+    }
+    *all = unusual_ids(ids)?;
+    Ok(())
+}
+
+fn unusual_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
     if let Ok(list) = ids.cast::<PyList>() {
-        if let Some(ids) = plain_list_ids(list) {
-            return Ok(ids);
-        }
         // Unlike the list, a tuple cannot change under an `__index__`.
         return tuple_ids(&list.to_tuple());
     }
@@ -133,41 +148,44 @@ pub(crate) fn token_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
     Ok(all)
 }
 
-/// The ids of a list of plain ints in range, the usual case; `None` if it is none.
+/// Reads a list of plain ints in range, the usual case; says whether it was one.
 ///
 /// Items are borrowed: reading an exact int runs no code that could change the list.
 #[cfg(not(Py_GIL_DISABLED))]
 #[allow(unsafe_code)]
-fn plain_list_ids(list: &Bound<'_, PyList>) -> Option<Vec<TokenId>> {
+fn read_plain_list(list: &Bound<'_, PyList>, all: &mut Vec<TokenId>) -> bool {
     use pyo3::ffi;
     let len = list.len();
-    let mut ids = Vec::with_capacity(len);
+    all.reserve(len);
     for index in 0..len.cast_signed() {
         // SAFETY: the list is alive and the index within its length, which nothing can change while
         // this thread holds the interpreter lock and runs no Python code; so the item, if there is
-        // one, is alive until it was read. `PyLong_AsLong` on an exact int runs no Python code.
+        // one, is alive until it was read. Reading an exact int runs no Python code.
         // `tests/test_errors.py` changes lists under an `__index__`, which takes the other way.
         let id = unsafe {
             let item = ffi::PyList_GetItem(list.as_ptr(), index);
             if item.is_null() || ffi::PyLong_CheckExact(item) == 0 {
-                return None;
+                return false;
             }
-            ffi::PyLong_AsLong(item)
+            ffi::PyLong_AsUnsignedLong(item)
         };
-        let Ok(id) = TokenId::try_from(id) else {
-            // Too long for the machine's word: the other way says so.
-            drop(PyErr::take(list.py()));
-            return None;
-        };
-        ids.push(id);
+        match TokenId::try_from(id) {
+            // The highest id may be an error of a word of 32 bits.
+            Ok(id) if id < TokenId::MAX => all.push(id),
+            _ => {
+                // The other way says what is wrong, if anything is.
+                drop(PyErr::take(list.py()));
+                return false;
+            }
+        }
     }
-    Some(ids)
+    true
 }
 
 /// Without an interpreter lock, a borrowed item may go away under another thread.
 #[cfg(Py_GIL_DISABLED)]
-fn plain_list_ids(_list: &Bound<'_, PyList>) -> Option<Vec<TokenId>> {
-    None
+fn read_plain_list(_list: &Bound<'_, PyList>, _all: &mut Vec<TokenId>) -> bool {
+    false
 }
 
 fn tuple_ids(tuple: &Bound<'_, PyTuple>) -> PyResult<Vec<TokenId>> {

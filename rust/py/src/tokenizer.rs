@@ -3,7 +3,7 @@
 use crate::choice::{UNKNOWN_IDS, choose};
 use crate::decoded::DecodedText;
 use crate::error::{detok_error, guarded, load_to_py, to_py, unknown_token_error};
-use crate::ids::{Argument, token_id, token_ids};
+use crate::ids::{Argument, read_token_ids, token_id, token_ids};
 use crate::source::PythonSource;
 use crate::stream::ChunkIterator;
 use crate::strings::TokenStrings;
@@ -63,13 +63,17 @@ impl Tokenizer {
         &self,
         token_ids: &Bound<'_, PyAny>,
         options: &DecodeOptions,
+        scratch: &mut Scratch,
     ) -> PyResult<Py<PyString>> {
         let py = token_ids.py();
-        let ids = self::token_ids(token_ids)?;
+        let Scratch { ids, text } = scratch;
+        read_token_ids(token_ids, ids)?;
+        text.clear();
+        text.reserve(ids.len() * 5);
         guarded(py, || {
-            let text = self.core.decode_utf8(&ids, options);
-            let text = text.map_err(|error| to_py(py, error))?;
-            Ok(PyString::from_bytes(py, &text)?.unbind())
+            let decoded = self.core.decode_utf8(ids, options, text);
+            decoded.map_err(|error| to_py(py, error))?;
+            Ok(PyString::from_bytes(py, text)?.unbind())
         })
     }
 
@@ -85,6 +89,13 @@ impl Tokenizer {
         }
         Ok(Self::new(tokenizer))
     }
+}
+
+/// Memory that one-shot decoding needs for a sequence, and the next one again.
+#[derive(Default)]
+struct Scratch {
+    ids: Vec<TokenId>,
+    text: Vec<u8>,
 }
 
 /// What is shown and tolerated, from a call's keywords.
@@ -396,7 +407,7 @@ impl Tokenizer {
         unknown_ids: &str,
     ) -> PyResult<Py<PyString>> {
         let options = decode_options(self, skip_special_tokens, &keep_special_tokens, unknown_ids)?;
-        self.decode_one(token_ids, &options)
+        self.decode_one(token_ids, &options, &mut Scratch::default())
     }
 
     /// The texts of many sequences.
@@ -414,8 +425,9 @@ impl Tokenizer {
         let threads = threads.ok_or_else(|| PyValueError::new_err("threads must be at least 1"))?;
         if threads == 1 || self.calls_python() {
             // One sequence at a time: no second copy of all ids.
+            let mut scratch = Scratch::default();
             let texts = sequences.try_iter()?.enumerate().map(|(at, ids)| {
-                self.decode_one(&ids?, &options)
+                self.decode_one(&ids?, &options, &mut scratch)
                     .map_err(|error| in_sequence(py, at, error))
             });
             return texts.collect();
