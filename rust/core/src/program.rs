@@ -87,6 +87,13 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// Whether text is the joined bytes of its tokens and nothing else, with U+FFFD for each maximal
+    /// part that is no UTF-8.
+    pub(crate) fn is_joined_bytes(&self) -> bool {
+        matches!(self.family, Family::ByteLevel | Family::Ranks)
+            && *self == Self::bytes(self.family)
+    }
+
     /// Bytes end to end, nothing taken off.
     pub(crate) const fn bytes(family: Family) -> Self {
         Self {

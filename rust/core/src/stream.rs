@@ -507,11 +507,7 @@ fn check_run(
     if options.decode.unknown_ids == UnknownIds::Error
         && let Some((index, id)) = table.first_unknown(ids)
     {
-        return Err(Error::UnknownToken {
-            id,
-            index,
-            vocab_size: Some(table.vocab_size()),
-        });
+        return Err(table.unknown(index, id));
     }
     let limit = options.text_limit;
     if settled.saturating_add(table.most_bytes(ids.len())) <= limit {

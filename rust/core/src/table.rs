@@ -3,7 +3,7 @@
 //! A step of a stream is one look-up here and one copy. The table is built once per
 //! tokenizer and shared; nothing in it changes afterwards.
 
-use crate::error::LoadError;
+use crate::error::{Error, LoadError};
 use crate::program::Program;
 use crate::token::TokenId;
 use crate::utf8::is_incomplete;
@@ -252,6 +252,15 @@ impl Table {
     /// Most bytes of text a run of tokens can settle.
     pub(crate) fn most_bytes(&self, tokens: usize) -> usize {
         tokens.saturating_mul(self.most_bytes_of(self.longest as usize))
+    }
+
+    /// The error for an id that is not mapped.
+    pub(crate) fn unknown(&self, index: usize, id: TokenId) -> Error {
+        Error::UnknownToken {
+            id,
+            index,
+            vocab_size: Some(self.vocab_size()),
+        }
     }
 
     /// The first id of a run that is not mapped, and its position.

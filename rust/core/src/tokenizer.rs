@@ -256,16 +256,17 @@ impl Tokenizer {
     /// [`Error::UnknownToken`] unless unknown ids are skipped; a window source's own.
     pub fn decode(&self, ids: &[TokenId], options: &DecodeOptions) -> Result<String, Error> {
         let mut text = Vec::with_capacity(ids.len() * 5);
-        self.decode_utf8(ids, options, &mut text)?;
+        self.decode_lossily(ids, options, &mut text)?;
         let text = String::from_utf8(text);
         Ok(text.unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned()))
     }
 
-    /// The same as UTF-8, behind what `text` has, for callers who check it anyway and decode much.
+    /// The same as bytes behind what `text` has, for callers who check them anyway and decode much:
+    /// if they are not UTF-8, [`String::from_utf8_lossy`] makes of them what [`Self::decode`] gives.
     ///
     /// # Errors
     /// As [`Self::decode`]; `text` may then have a part.
-    pub fn decode_utf8(
+    pub fn decode_lossily(
         &self,
         ids: &[TokenId],
         options: &DecodeOptions,
@@ -279,6 +280,9 @@ impl Tokenizer {
         let program = table.program();
         if program.strict_runs {
             return decode_strict_runs(table, ids, options, text);
+        }
+        if program.is_joined_bytes() {
+            return join_bytes(table, ids, options, text);
         }
         let mut decoder = ExactDecoder::new(program);
         for (index, &id) in ids.iter().enumerate() {
@@ -454,13 +458,31 @@ pub(crate) fn push_other(
     match table.index(id) {
         Some(at) if options.shows(id, table.piece(at).flags) => decoder.push(table, id, at, sink),
         None if options.unknown_ids == UnknownIds::Error => {
-            return Err(Error::UnknownToken {
-                id,
-                index,
-                vocab_size: Some(table.vocab_size()),
-            });
+            return Err(table.unknown(index, id));
         }
         Some(_) | None => sink.place_zero_width(id),
+    }
+    Ok(())
+}
+
+/// The bytes of all shown tokens, end to end.
+fn join_bytes(
+    table: &Table,
+    ids: &[TokenId],
+    options: &DecodeOptions,
+    text: &mut Vec<u8>,
+) -> Result<(), Error> {
+    for (index, &id) in ids.iter().enumerate() {
+        if table.append_copied(id, text) {
+            continue;
+        }
+        match table.index(id).map(|at| table.piece(at)) {
+            Some(piece) if options.shows(id, piece.flags) => text.extend_from_slice(piece.bytes),
+            None if options.unknown_ids == UnknownIds::Error => {
+                return Err(table.unknown(index, id));
+            }
+            Some(_) | None => {}
+        }
     }
     Ok(())
 }

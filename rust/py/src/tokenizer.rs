@@ -71,9 +71,12 @@ impl Tokenizer {
         text.clear();
         text.reserve(ids.len() * 5);
         guarded(py, || {
-            let decoded = self.core.decode_utf8(ids, options, text);
+            let decoded = self.core.decode_lossily(ids, options, text);
             decoded.map_err(|error| to_py(py, error))?;
-            Ok(PyString::from_bytes(py, text)?.unbind())
+            // Making the string checks the bytes, most of which are fine.
+            let string = PyString::from_bytes(py, text)
+                .unwrap_or_else(|_| PyString::new(py, &String::from_utf8_lossy(text)));
+            Ok(string.unbind())
         })
     }
 
