@@ -822,7 +822,8 @@ class ExactDecoder:
         """Without the prompt's text. A U+FFFD that the prompt's decode has already stays the prompt's."""
         same = 0
         for ours, theirs in zip(cells, self.prompt_cells, strict=False):
-            if (ours.char, ours.broken) != (theirs.char, theirs.broken):
+            # Equal characters are not enough: what the prompt began may have vanished at the start of text.
+            if PROMPT not in ours.sources or (ours.char, ours.broken) != (theirs.char, theirs.broken):
                 break
             same += 1
         return cells[same:]

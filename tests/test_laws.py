@@ -12,7 +12,18 @@ import strategies as own
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from small_tokenizers import CTC, FUSE, REGEX_REPLACE, added_token, bpe, sequence, tokenizer_json
+from small_tokenizers import (
+    BYTE_FALLBACK,
+    CTC,
+    FUSE,
+    REGEX_REPLACE,
+    REPLACE,
+    STRIP,
+    added_token,
+    bpe,
+    sequence,
+    tokenizer_json,
+)
 
 DECODE_OPTIONS = ("skip_special_tokens", "keep_special_tokens", "unknown_ids")
 
@@ -345,6 +356,17 @@ def test_keep_special_tokens_is_checked():
             call([1], keep_special_tokens="<s>")
         with pytest.raises(ValueError, match="<t>"):
             call([1], keep_special_tokens=["<t>"])
+
+
+def test_seed_of_a_character_that_vanishes():
+    """A marker of which the prompt has the first byte is stripped; the same byte behind it is another's."""
+    decoder = sequence(BYTE_FALLBACK, FUSE, REPLACE, STRIP)
+    file = tokenizer_json(bpe({"a": 0, "<0xE2>": 1, "<0x96>": 2, "<0x81>": 3}), decoder, [])
+    ids = [2, 3, 1, 0]
+    stream = detok.DecodeStream(detok.Tokenizer.from_json(file), [1])
+    assert [stream.step(token_id) for token_id in ids] == [None, None, None, "\ufffda"]
+    ours = reference.DecodeStream(reference.Vocabulary.from_json(json.loads(file)), [1])
+    assert [ours.step(token_id) for token_id in ids] == [None, None, None, "\ufffda"]
 
 
 @given(own.cases(), st.data())
