@@ -20,7 +20,7 @@ pub struct StreamOptions {
     pub decode: DecodeOptions,
     /// Bytes at the end of the text that chunks leave behind until the flush.
     pub min_bytes_to_buffer: usize,
-    /// Whether text and records are kept after they were handed out.
+    /// Whether what was handed out can be had again, from `output` and at the flush.
     pub keep_output: bool,
     /// Most bytes of text a stream keeps; anchors are 32-bit.
     pub text_limit: usize,
