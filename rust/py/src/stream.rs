@@ -5,7 +5,7 @@ use crate::error::{guarded, to_py};
 use crate::ids::{Argument, PromptIds, token_id, token_ids};
 use crate::lock::StreamLock;
 use crate::position::position;
-use crate::tokenizer::{Tokenizer, decode_options};
+use crate::tokenizer::{DETACH_FROM, Tokenizer, decode_options};
 use detok_core as core;
 use detok_core::{StepText, StreamOptions};
 use pyo3::exceptions::PyValueError;
@@ -15,9 +15,6 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyIterator, PyString};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-/// Pushes of at least this many ids are worth giving up the interpreter for.
-const DETACH_FROM: usize = 1 << 16;
 
 /// Incremental decoder of one generation.
 #[pyclass(frozen, module = "detok")]

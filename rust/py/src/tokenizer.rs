@@ -17,8 +17,8 @@ use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Batches of at least this many ids are worth giving up the interpreter for.
-const DETACH_FROM: usize = 1 << 16;
+/// Work on at least this many ids is worth giving up the interpreter for.
+pub(crate) const DETACH_FROM: usize = 1 << 16;
 
 /// An immutable tokenizer, as decoding sees it.
 #[pyclass(frozen, module = "detok")]
