@@ -1,4 +1,5 @@
-//! What a token costs: in runs, one by one, in a whole text, and where decoders of windows are slow.
+//! What a token costs: in runs, one by one, in a whole text, where decoders of windows are slow, and in
+//! many requests at once with their stops.
 //!
 //! `gather` is the floor: a loop that copies the same bytes and does nothing else.
 #![allow(clippy::expect_used, reason = "a bench may fail")]
@@ -6,7 +7,9 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use detok_core::{
-    DecodeOptions, DecodeStream, Error, StreamOptions, TokenId, Tokenizer, from_tokenizer_json,
+    BatchDecoder, BatchRequest, DecodeOptions, DecodeStream, EngineUpdate, Error, Fragments,
+    PositionLogprobs, RequestDecoder, Slot, StopStrings, StreamOptions, TextDecodeOptions, TokenId,
+    TokenLogprob, Tokenizer, from_tokenizer_json,
 };
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -20,6 +23,8 @@ const LONG_RUN: usize = 10_000;
 const VOCABULARY: usize = 32_000;
 /// Ids of a prompt that must not be read whole.
 const LONG_PROMPT: usize = 1_000_000;
+/// Requests of a batch.
+const STREAMS: usize = 1_000;
 
 /// Numbers that look random and are the same on every machine.
 struct Random(u64);
@@ -314,5 +319,192 @@ fn prompts(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Lists of stops by name; no text of the vocabulary completes one of them.
+fn stop_lists() -> Vec<(String, Vec<String>)> {
+    let usual = ["</s>", "<|im_end|>", "\n\nUser:", "###"];
+    let of_usual = |count: usize| {
+        let more = (0..).map(|n| format!("<|stop {n}|>"));
+        let all = usual.iter().map(|&stop| stop.to_owned()).chain(more);
+        all.take(count).collect()
+    };
+    // These begin as words of the text do, so that much of it is held back for a while.
+    let mut random = Random(0xb5ad_4ece_da1c_e2a9);
+    let mut like_words = |count: usize| {
+        let like_word = |_| format!("{}|", String::from_utf8_lossy(&word(&mut random)));
+        (0..count).map(like_word).collect()
+    };
+    vec![
+        ("no stops".into(), Vec::new()),
+        ("1 stop".into(), of_usual(1)),
+        ("4 stops".into(), of_usual(4)),
+        ("4,096 stops".into(), of_usual(4096)),
+        ("1 stop like a word".into(), like_words(1)),
+        ("4,096 stops like words".into(), like_words(4096)),
+    ]
+}
+
+fn stopping_at(stops: &[String]) -> Arc<TextDecodeOptions> {
+    Arc::new(TextDecodeOptions {
+        stop: StopStrings::new(stops).expect("legal").map(Arc::new),
+        fragments: Fragments::Empty,
+        ..TextDecodeOptions::default()
+    })
+}
+
+/// One token for each of many requests, step after step.
+fn batches(criterion: &mut Criterion) {
+    let setup = Setup::new();
+    let slots: Vec<Slot> = (0..STREAMS as Slot).collect();
+    for (text, ids) in [("english", &setup.english), ("mixed", &setup.mixed)] {
+        let steps: Vec<Vec<TokenId>> = (0..64)
+            .map(|step| {
+                (0..STREAMS)
+                    .map(|slot| ids[(slot * 61 + step) % ids.len()])
+                    .collect()
+            })
+            .collect();
+        let mut group = criterion.benchmark_group(format!("a step of 1,000 requests, {text}"));
+        group.throughput(Throughput::Elements(STREAMS as u64));
+        group.bench_function("gather", |bencher| {
+            let mut steps = steps.iter().cycle();
+            bencher.iter(|| gather(&setup, black_box(steps.next().expect("a cycle"))));
+        });
+        for (name, stops) in stop_lists() {
+            let options = stopping_at(&stops);
+            for token_texts in [false, true] {
+                let mut batch = BatchDecoder::new(Arc::clone(&setup.tokenizer));
+                for _ in 0..STREAMS {
+                    let (tokenizer, options) = (Arc::clone(&setup.tokenizer), Arc::clone(&options));
+                    let none: &[TokenId] = &[];
+                    let request = BatchRequest::open::<Error>(tokenizer, none, options);
+                    batch
+                        .add(request.expect("opens"))
+                        .expect("its own tokenizer");
+                }
+                let with = if token_texts { ", token texts" } else { "" };
+                group.bench_function(format!("{name}{with}"), |bencher| {
+                    let mut steps = steps.iter().cycle();
+                    bencher.iter(|| {
+                        let ids = steps.next().expect("a cycle");
+                        let output = batch.step(&slots, black_box(ids), None, token_texts, 1);
+                        output.expect("all in use")
+                    });
+                });
+                let mut output = batch.finish(&slots).expect("all in use");
+                assert!(output.take_errors().is_empty(), "no request has ended");
+            }
+        }
+        group.finish();
+    }
+}
+
+/// Thousands of requests in one step, alone and in threads.
+fn threads(criterion: &mut Criterion) {
+    let setup = Setup::new();
+    let mut group = criterion.benchmark_group("a step of 4 tokens each");
+    for requests in [4_096_usize, 16_384] {
+        let slots: Vec<Slot> = (0..requests as Slot).collect();
+        let counts = vec![4; requests];
+        let ids: Vec<TokenId> = setup
+            .mixed
+            .iter()
+            .copied()
+            .cycle()
+            .take(requests * 4)
+            .collect();
+        let options = stopping_at(&["</s>".to_owned()]);
+        group.throughput(Throughput::Elements(ids.len() as u64));
+        for threads in [1, 2] {
+            let mut batch = BatchDecoder::new(Arc::clone(&setup.tokenizer));
+            for _ in &slots {
+                let (tokenizer, options) = (Arc::clone(&setup.tokenizer), Arc::clone(&options));
+                let none: &[TokenId] = &[];
+                let request = BatchRequest::open::<Error>(tokenizer, none, options);
+                batch
+                    .add(request.expect("opens"))
+                    .expect("its own tokenizer");
+            }
+            group.bench_function(
+                format!("{requests} requests, {threads} threads"),
+                |bencher| {
+                    bencher
+                        .iter(|| batch.step(&slots, black_box(&ids), Some(&counts), true, threads));
+                },
+            );
+        }
+    }
+    group.finish();
+}
+
+/// One request, one token in each update; the update is built as well.
+fn requests(criterion: &mut Criterion) {
+    let setup = Setup::new();
+    let mut group = criterion.benchmark_group("updates of a request");
+    group.throughput(Throughput::Elements(RUN as u64));
+    for (name, stops) in stop_lists().into_iter().take(4) {
+        let options = stopping_at(&stops);
+        for (with, alternatives) in [
+            ("", None),
+            (", logprobs", Some(0)),
+            (", 5 alternatives", Some(5)),
+        ] {
+            let open = || {
+                let (tokenizer, options) = (Arc::clone(&setup.tokenizer), Arc::clone(&options));
+                let prompt = Some([].into());
+                RequestDecoder::open(tokenizer, prompt, options, String::new(), true)
+                    .expect("opens")
+            };
+            group.bench_function(format!("{name}{with}"), |bencher| {
+                bencher.iter_batched_ref(
+                    open,
+                    |decoder| {
+                        for &id in &setup.mixed {
+                            let update = EngineUpdate {
+                                token_ids: vec![id],
+                                logprobs: alternatives.map(|count| vec![logprobs_of(id, count)]),
+                                ..EngineUpdate::default()
+                            };
+                            black_box(decoder.push(&update).expect("known ids"));
+                        }
+                    },
+                    BatchSize::SmallInput,
+                );
+            });
+        }
+    }
+    group.finish();
+}
+
+fn logprobs_of(id: TokenId, alternatives: u32) -> PositionLogprobs {
+    let entry = |id: TokenId| TokenLogprob::new(id, -1.5, Some(1));
+    PositionLogprobs {
+        sampled: entry(id),
+        top: (0..alternatives)
+            .map(|n| entry((id + n) % VOCABULARY as TokenId))
+            .collect(),
+    }
+}
+
+/// What stops cost before the first token.
+fn stops(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("compile stops");
+    let many: Vec<String> = (0..100_000).map(|n| format!("<|stop {n}|>")).collect();
+    for (name, stops) in stop_lists()
+        .into_iter()
+        .skip(1)
+        .chain([("100,000 stops".into(), many)])
+    {
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| StopStrings::new(black_box(&stops)));
+        });
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = layers;
+    config = Criterion::default().sample_size(20);
+    targets = batches, threads, requests, stops
+}
 criterion_group!(benches, runs, growth, prompts);
-criterion_main!(benches);
+criterion_main!(benches, layers);

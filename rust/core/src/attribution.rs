@@ -95,7 +95,7 @@ impl TokenAttribution {
         }
     }
 
-    fn rebased(self, offset: impl FnOnce(u32) -> u32) -> Self {
+    pub(crate) fn rebased(self, offset: impl FnOnce(u32) -> u32) -> Self {
         Self {
             anchor: self.anchor.map(offset),
             ..self
@@ -144,6 +144,14 @@ impl DecodedText {
             });
         }
         Ok(Self { text, attributions })
+    }
+
+    /// A token and its own text.
+    pub(crate) fn of_token(token_id: TokenId, text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+            attributions: Attributions::from_slice(&[TokenAttribution::visible(token_id, 0)]),
+        }
     }
 
     /// Neither text nor records.

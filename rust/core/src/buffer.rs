@@ -133,24 +133,89 @@ impl AttributedTextBuffer {
     /// the end are held back (A5, A6).
     pub fn next_chunk(&mut self, min_bytes: usize) -> Option<DecodedText> {
         let Handed { bytes, records } = self.handed;
+        let leaving = self.leaving(min_bytes)?;
+        if self.is_all(&leaving) {
+            return Some(self.take());
+        }
+        let chunk = (self.settled).slice(bytes..leaving.bytes, records..leaving.records);
+        self.hand_out(leaving);
+        Some(chunk)
+    }
+
+    /// The same, behind what `text` and `records` have; the records' offsets are those of the
+    /// chunk. The memory of the buffer serves what comes next.
+    pub(crate) fn move_chunk(
+        &mut self,
+        min_bytes: usize,
+        text: &mut String,
+        records: &mut Vec<TokenAttribution>,
+    ) {
+        let before = self.handed;
+        let Some(leaving) = self.leaving(min_bytes) else {
+            return;
+        };
+        let chunk = self.settled.text.get(before.bytes..leaving.bytes);
+        text.push_str(chunk.unwrap_or_default());
+        let base = before.bytes as u32;
+        let of_chunk = self
+            .settled
+            .attributions
+            .get(before.records..leaving.records);
+        records.extend(
+            of_chunk
+                .unwrap_or_default()
+                .iter()
+                .map(|record| record.rebased(|offset| offset - base.min(offset))),
+        );
+        if self.is_all(&leaving) {
+            self.handed = Handed::default();
+            self.move_waiting(leaving.bytes);
+            self.settled.text.clear();
+            self.settled.attributions.clear();
+        } else {
+            self.hand_out(leaving);
+        }
+    }
+
+    /// How far the next chunk goes, if there is one.
+    fn leaving(&self, min_bytes: usize) -> Option<Handed> {
+        let Handed { bytes, records } = self.handed;
         let end = self.settled.text.len();
         let cut = floor_char_boundary(&self.settled.text, end.saturating_sub(min_bytes)).max(bytes);
         let leaving = self.settled.leaving(records, cut);
-        if cut == bytes && leaving == records {
-            return None;
-        }
-        if cut == end && leaving == self.settled.attributions.len() {
-            return Some(self.take());
-        }
-        let chunk = self.settled.slice(bytes..cut, records..leaving);
-        self.handed = Handed {
+        (cut > bytes || leaving > records).then_some(Handed {
             bytes: cut,
             records: leaving,
-        };
-        if cut > end - cut {
+        })
+    }
+
+    fn is_all(&self, leaving: &Handed) -> bool {
+        leaving.bytes == self.settled.text.len()
+            && leaving.records == self.settled.attributions.len()
+    }
+
+    fn hand_out(&mut self, leaving: Handed) {
+        self.handed = leaving;
+        if leaving.bytes > self.settled.text.len() - leaving.bytes {
             self.forget_handed();
         }
-        Some(chunk)
+    }
+
+    /// How far the text reaches that the tokens handed out have a part in: up to the first record
+    /// behind them that has text, and over its character if that one goes on with theirs.
+    pub(crate) fn end_of_handed_tokens(&self) -> usize {
+        let rest = self.settled.attributions.get(self.handed.records..);
+        let visible = rest
+            .unwrap_or_default()
+            .iter()
+            .find(|record| record.anchor.is_visible());
+        let Some(record) = visible else {
+            return self.text().len();
+        };
+        let start = (record.anchor.byte_offset() as usize).saturating_sub(self.handed.bytes);
+        let behind = self.text().get(start..).unwrap_or_default();
+        let shared = behind.chars().next().filter(|_| record.continues_char);
+        start + shared.map_or(0, char::len_utf8)
     }
 
     /// Everything that was not handed out.

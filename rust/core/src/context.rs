@@ -150,7 +150,7 @@ fn has_other(content: char, piece: &Piece<'_>) -> bool {
 }
 
 /// Text of the prompt goes nowhere.
-struct Discard;
+pub(crate) struct Discard;
 
 impl Sink for Discard {
     fn copy(&mut self, _token_id: TokenId, _text: &str) {}

@@ -66,12 +66,61 @@ pub enum Error {
         /// What is wrong, in words.
         problem: &'static str,
     },
+    /// Stop strings that cannot be compiled.
+    #[error("{0}")]
+    BadStop(String),
+    /// A push to a request or slot behind its end.
+    #[error("the {0} has ended: its last event was given, and it takes no more tokens")]
+    Ended(Ended),
+    /// What an engine reported does not fit the request.
+    #[error("{0}")]
+    BadUpdate(String),
+    /// The request itself failed: the engine's error, no prompt, no end.
+    #[error("request {request_id:?} {problem}")]
+    Request {
+        /// The caller's name of the request.
+        request_id: String,
+        /// What is wrong, in words.
+        problem: &'static str,
+    },
+    /// A step whose slots, ids and counts do not fit each other.
+    #[error("{0}")]
+    BadStep(String),
+    /// A window source failed in one slot of a step, of which nothing was done.
+    #[error("in slot {slot}: {error}")]
+    InSlot {
+        /// The slot.
+        slot: u32,
+        /// The source's error.
+        error: Box<Error>,
+    },
+    /// A slot that is not in use.
+    #[error("slot {0} is not in use; add() gives slots")]
+    NoSlot(u64),
     /// A call that the source of the tokenizer cannot serve.
     #[error("{0}")]
     Unsupported(String),
     /// The source's own failure (a decode of the window strategy, an encode).
     #[error("{0}")]
     Source(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// What has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// One request.
+    Request,
+    /// A slot of a batch.
+    Slot(usize),
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Request => f.write_str("request"),
+            Self::Slot(slot) => write!(f, "request in slot {slot}"),
+        }
+    }
 }
 
 impl Error {

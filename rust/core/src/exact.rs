@@ -70,6 +70,40 @@ impl ExactDecoder {
         self.copies
     }
 
+    /// Whether a token's contribution is that of the middle of text.
+    pub(crate) fn is_in_mid_text(&self) -> bool {
+        self.lead == 0 && !self.owes_blank
+    }
+
+    /// Bytes that begin a character.
+    pub(crate) fn tail_bytes(&self) -> &[u8] {
+        self.tail.bytes()
+    }
+
+    /// What a token would contribute here, shown or not: a blank owed to it, then its bytes. What the
+    /// start of text takes off as a whole is still on.
+    pub(crate) fn upcoming(
+        mut self,
+        table: &Table,
+        index: usize,
+    ) -> (SmallVec<[u8; 32]>, TokenFlags) {
+        let piece = self.contribution(table, index);
+        let mut bytes = SmallVec::new();
+        if self.owes_blank {
+            bytes.push(b' ');
+        }
+        bytes.extend_from_slice(piece.bytes);
+        (bytes, piece.flags)
+    }
+
+    /// How many of which character the start of text may still take off as a whole.
+    pub(crate) fn strippable(&self, program: &Program) -> Option<(char, u32)> {
+        match program.lead {
+            Lead::Strip { content, .. } if self.lead > 0 => Some((content, self.lead)),
+            _ => None,
+        }
+    }
+
     /// A mapped and shown token.
     pub(crate) fn push(&mut self, table: &Table, id: TokenId, index: usize, sink: &mut impl Sink) {
         let program = table.program();

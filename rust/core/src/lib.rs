@@ -2,15 +2,22 @@
 #![forbid(unsafe_code)]
 
 mod attribution;
+mod batch;
 mod buffer;
 mod compile;
 mod context;
 mod encode;
 mod error;
+mod event;
 mod exact;
+mod generation;
+mod logprobs;
+mod options;
 mod program;
+mod request;
 mod saved;
 mod span;
+mod stop;
 mod stream;
 mod table;
 mod token;
@@ -20,6 +27,7 @@ mod utf8;
 mod window;
 
 pub use attribution::{Attributions, DecodedText, TokenAnchor, TokenAttribution};
+pub use batch::{BatchDecoder, BatchRequest, Slot, StepOutput, THREADS_FROM};
 pub use buffer::AttributedTextBuffer;
 pub use compile::{
     from_ranks, from_sentencepiece, from_tekken_json, from_tiktoken, from_tiktoken_file,
@@ -27,9 +35,19 @@ pub use compile::{
 };
 pub use context::Prompt;
 pub use encode::Encoder;
-pub use error::{Error, LoadError};
+pub use error::{Ended, Error, LoadError};
+pub use event::{
+    EngineUpdate, Event, FinishKind, FinishReason, Finished, SampledDelta, Start, TextDelta,
+    TokenUsage,
+};
+pub use logprobs::{
+    Fragments, GivenLogprobs, PositionLogprobs, SampledText, TokenLogprob, TokenText,
+};
+pub use options::TextDecodeOptions;
 pub use program::Family;
+pub use request::{Events, RequestDecoder, prompt_positions};
 pub use span::{MaskRule, Shared, SpanIndex, Unit, mask, offsets, spans};
+pub use stop::{MAX_STOP_BYTES, Stop, StopMatch, StopStrings};
 pub use stream::{DecodeStream, Pending, StepText, StreamOptions};
 pub use table::{Table, TokenFlags};
 pub use token::{TokenId, UnknownIds};

@@ -1,7 +1,7 @@
 //! Spans: where the text of each token begins and ends, in bytes, code points or UTF-16
 //! units, and the way back from text to tokens (A9, A11).
 
-use crate::attribution::DecodedText;
+use crate::attribution::{DecodedText, TokenAttribution};
 use crate::error::Error;
 use std::ops::Range;
 
@@ -62,20 +62,23 @@ pub(crate) fn touch_ends(decoded: &DecodedText) -> Vec<usize> {
     let mut ends = vec![0; decoded.attributions.len()];
     // From the back: a token's text runs to the next visible one, and through the character
     // it shares with it.
-    let mut end = decoded.text.len();
+    let mut following: Option<(TokenAttribution, usize)> = None;
     for (slot, record) in ends.iter_mut().zip(&decoded.attributions).rev() {
         let offset = record.anchor.byte_offset() as usize;
-        if record.anchor.is_visible() {
-            // Tokens of a window share the start of a piece; each touches its first character.
-            *slot = end.max(char_end(&decoded.text, offset));
-            end = if record.continues_char {
-                char_end(&decoded.text, offset)
-            } else {
-                offset
-            };
-        } else {
+        if !record.anchor.is_visible() {
             *slot = offset;
+            continue;
         }
+        *slot = match following {
+            None => decoded.text.len(),
+            Some((next, end)) => match next.anchor.byte_offset() as usize {
+                start if next.continues_char => char_end(&decoded.text, start),
+                start if start > offset => start,
+                // Which byte of a window's piece is whose, nobody knows: each touches all of it.
+                _ => end,
+            },
+        };
+        following = Some((*record, *slot));
     }
     ends
 }
@@ -83,28 +86,45 @@ pub(crate) fn touch_ends(decoded: &DecodedText) -> Vec<usize> {
 /// Half-open byte ranges, one per record; zero-width tokens have an empty one at their place.
 #[must_use]
 fn byte_spans(decoded: &DecodedText, shared: Shared) -> Vec<Range<usize>> {
-    let mut before = None;
-    decoded
+    let starts = decoded
         .attributions
         .iter()
-        .zip(touch_ends(decoded))
-        .map(|(record, end)| {
-            let offset = record.anchor.byte_offset() as usize;
-            if !record.anchor.is_visible() {
-                return offset..offset;
-            }
+        .map(|record| record.anchor.byte_offset() as usize);
+    match shared {
+        Shared::Touch => starts
+            .zip(touch_ends(decoded))
+            .map(|(start, end)| start..end)
+            .collect(),
+        Shared::Own => own_byte_spans(decoded),
+    }
+}
+
+/// A token owns what lies between the first character whose first byte it holds and that of the
+/// next token.
+fn own_byte_spans(decoded: &DecodedText) -> Vec<Range<usize>> {
+    let mut before = None;
+    let mut spans: Vec<Range<usize>> = Vec::with_capacity(decoded.attributions.len());
+    for record in &decoded.attributions {
+        let offset = record.anchor.byte_offset() as usize;
+        let mut start = offset;
+        if record.anchor.is_visible() {
             let first_byte_elsewhere =
                 before.is_some_and(|before| record.continues_char || before == offset);
-            before = Some(offset);
-            match shared {
-                Shared::Own if first_byte_elsewhere => {
-                    let start = char_end(&decoded.text, offset);
-                    start..end.max(start)
-                }
-                _ => offset..end,
+            if first_byte_elsewhere {
+                start = char_end(&decoded.text, offset);
             }
-        })
-        .collect()
+            before = Some(offset);
+        }
+        spans.push(start..start);
+    }
+    let mut end = decoded.text.len();
+    for (span, record) in spans.iter_mut().zip(&decoded.attributions).rev() {
+        if record.anchor.is_visible() {
+            span.end = end.max(span.start);
+            end = span.start;
+        }
+    }
+    spans
 }
 
 /// Byte offsets of a text in another unit.

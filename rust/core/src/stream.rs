@@ -1,7 +1,7 @@
 //! One generation, decoded as its tokens arrive.
 
-use crate::attribution::DecodedText;
-use crate::buffer::{AttributedTextBuffer, Sink, Unrecorded};
+use crate::attribution::{DecodedText, TokenAttribution};
+use crate::buffer::{AttributedTextBuffer, Checkpoint, Sink, Unrecorded};
 use crate::context::{self, Prompt};
 use crate::error::Error;
 use crate::exact::{ExactDecoder, REPLACEMENT};
@@ -59,10 +59,22 @@ pub enum StepText<'s> {
     Text(&'s str),
 }
 
+/// More than any decoder can have pending.
+const MOST_PENDING: usize = 1 << 20;
+
 #[derive(Clone, Debug)]
-enum Decoder {
+pub(crate) enum Decoder {
     Exact(ExactDecoder),
     Window(Box<WindowDecoder>),
+}
+
+/// What a stream was, but for what it hands out.
+#[derive(Debug)]
+pub(crate) struct StreamCheckpoint {
+    decoder: Decoder,
+    buffer: Checkpoint,
+    token_count: u64,
+    steps_copy: bool,
 }
 
 /// Incremental decoder of one generation.
@@ -207,7 +219,12 @@ impl DecodeStream {
 
     /// What may leave now: text, records, or both (A5, A6).
     pub fn next_chunk(&mut self) -> Option<DecodedText> {
-        let chunk = self.buffer.next_chunk(self.options.min_bytes_to_buffer)?;
+        self.next_chunk_behind(self.options.min_bytes_to_buffer)
+    }
+
+    /// The same with `held` bytes at the end held back, whatever the options say.
+    pub(crate) fn next_chunk_behind(&mut self, held: usize) -> Option<DecodedText> {
+        let chunk = self.buffer.next_chunk(held)?;
         if let History::Chunks(kept) = &mut self.history {
             // Pushes refuse more text than offsets can address.
             let _fits = kept.append(&chunk);
@@ -215,6 +232,81 @@ impl DecodeStream {
         self.count_handed(chunk.text.len());
         self.update_steps_copy();
         Some(chunk)
+    }
+
+    /// The same behind what `text` and `records` have, of a stream that keeps no output.
+    pub(crate) fn move_chunk(
+        &mut self,
+        held: usize,
+        text: &mut String,
+        records: &mut Vec<TokenAttribution>,
+    ) {
+        let before = text.len();
+        self.buffer.move_chunk(held, text, records);
+        self.count_handed(text.len() - before);
+        self.update_steps_copy();
+    }
+
+    /// A point to come back to, as long as nothing is handed out.
+    pub(crate) fn checkpoint(&self) -> StreamCheckpoint {
+        StreamCheckpoint {
+            decoder: self.decoder.clone(),
+            buffer: self.buffer.checkpoint(),
+            token_count: self.token_count,
+            steps_copy: self.steps_copy,
+        }
+    }
+
+    /// Forgets what came after `checkpoint`, of a stream that keeps no output.
+    pub(crate) fn restore(&mut self, checkpoint: StreamCheckpoint) {
+        self.decoder = checkpoint.decoder;
+        self.buffer.restore(checkpoint.buffer);
+        self.token_count = checkpoint.token_count;
+        self.steps_copy = checkpoint.steps_copy;
+    }
+
+    /// Whether the next step may be a mere copy, as [`Self::step_copied`] makes it.
+    pub(crate) fn steps_copy(&self) -> bool {
+        self.steps_copy
+    }
+
+    /// Counts such steps that were made elsewhere, of a stream that keeps no output.
+    pub(crate) fn count_copied(&mut self, tokens: u64, bytes: usize) {
+        self.token_count += tokens;
+        self.count_handed(bytes);
+    }
+
+    /// Settled text that was not handed out.
+    pub(crate) fn unhanded(&self) -> &str {
+        self.buffer.text()
+    }
+
+    /// How far into [`Self::unhanded`] the tokens that were handed out have text.
+    pub(crate) fn end_of_handed_tokens(&self) -> usize {
+        self.buffer.end_of_handed_tokens()
+    }
+
+    /// Bytes of text handed out.
+    pub(crate) fn handed_bytes(&self) -> usize {
+        self.handed_bytes
+    }
+
+    /// Whether a push of these, or a flush behind it, may fail.
+    pub(crate) fn may_refuse(&self, ids: &[TokenId]) -> bool {
+        let Strategy::Exact(table) = self.tokenizer.strategy() else {
+            return true;
+        };
+        let strict = self.options.decode.unknown_ids == UnknownIds::Error;
+        let most = self
+            .kept_bytes()
+            .saturating_add(table.most_bytes(ids.len()));
+        strict && table.first_unknown(ids).is_some()
+            || most.saturating_add(MOST_PENDING) > self.options.text_limit
+    }
+
+    /// How the next token would be decoded.
+    pub(crate) fn decoder(&self) -> &Decoder {
+        &self.decoder
     }
 
     /// Pushes one token and hands out what may leave, as text alone. Its records count as handed out.

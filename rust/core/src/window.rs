@@ -154,6 +154,18 @@ impl WindowDecoder {
         }
     }
 
+    /// What the text would have behind its known part if this token came next, special or not.
+    pub(crate) fn preview(
+        &self,
+        source: &dyn WindowSource,
+        id: TokenId,
+    ) -> Result<String, SourceError> {
+        let mut ids = self.ids.clone();
+        ids.push(id);
+        let decoded = source.decode(&ids, false)?;
+        Ok(self.behind_prefix(&decoded).to_owned())
+    }
+
     /// The new text, if any; moves the window on if there is.
     fn advance(&mut self, source: &dyn WindowSource, skip: bool) -> Result<String, SourceError> {
         let decoded = source.decode(&self.ids, skip)?;

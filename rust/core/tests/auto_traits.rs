@@ -1,9 +1,13 @@
 //! What servers rely on: public types move between threads and survive a caught panic.
 
 use detok_core::{
-    AttributedTextBuffer, Attributions, DecodeOptions, DecodeStream, DecodedText, Encoder, Error,
-    Family, LoadError, Loaded, MaskRule, Pending, Shared, SourceError, SpanIndex, StepText,
-    StreamOptions, Table, TokenAnchor, TokenAttribution, TokenFlags, Tokenizer, Unit, UnknownIds,
+    AttributedTextBuffer, Attributions, BatchDecoder, BatchRequest, DecodeOptions, DecodeStream,
+    DecodedText, Encoder, Ended, EngineUpdate, Error, Event, Events, Family, FinishKind,
+    FinishReason, Finished, Fragments, GivenLogprobs, LoadError, Loaded, MaskRule, Pending,
+    PositionLogprobs, RequestDecoder, SampledDelta, Shared, SourceError, SpanIndex, Start,
+    StepOutput, StepText, Stop, StopMatch, StopStrings, StreamOptions, Table, TextDecodeOptions,
+    TextDelta, TokenAnchor, TokenAttribution, TokenFlags, TokenLogprob, TokenText, TokenUsage,
+    Tokenizer, Transcript, Unit, UnknownIds,
 };
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
@@ -22,34 +26,61 @@ assert_auto_traits!(
     Attributions,
     DecodeOptions,
     DecodedText,
+    Ended,
     Family,
+    FinishKind,
+    FinishReason,
+    Finished,
+    Fragments,
     MaskRule,
     Pending,
     Shared,
     SpanIndex,
     StepText<'_>,
+    Stop,
+    StopMatch,
+    StopStrings,
     StreamOptions,
     Table,
+    TextDecodeOptions,
     TokenAnchor,
     TokenAttribution,
     TokenFlags,
+    TokenUsage,
     Unit,
     UnknownIds,
 );
 
 // These may hold a source of the caller's own (a window, an error of it), which promises no more
 // than to be used from any thread.
-const _: () = {
-    threads::<DecodeStream>();
-    threads::<Encoder>();
-    threads::<Error>();
-    threads::<LoadError>();
-    threads::<Loaded>();
-    threads::<SourceError>();
-    threads::<Tokenizer>();
-    stays::<DecodeStream>();
-    stays::<Tokenizer>();
-};
+macro_rules! assert_threads {
+    ($($name:ty),* $(,)?) => { const _: () = { $( threads::<$name>(); stays::<$name>(); )* }; };
+}
+
+assert_threads!(
+    BatchDecoder,
+    BatchRequest,
+    DecodeStream,
+    Encoder,
+    EngineUpdate,
+    Error,
+    Event,
+    Events,
+    GivenLogprobs,
+    LoadError,
+    Loaded,
+    PositionLogprobs,
+    RequestDecoder,
+    SampledDelta,
+    SourceError,
+    Start,
+    StepOutput,
+    TextDelta,
+    TokenLogprob,
+    TokenText,
+    Tokenizer,
+    Transcript,
+);
 
 /// The assertions above are made by the compiler; a stream really moves.
 #[test]

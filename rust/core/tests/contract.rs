@@ -13,46 +13,15 @@
 mod common;
 
 use common::sample::{
-    Sample, Spec, bpe_decoder, byte_fallback, byte_level, fuse, llama, metaspace, replace,
-    sequence, strip, wordpiece,
+    Sample, Spec, bpe_decoder, byte_fallback, byte_level, bytes_and_pieces, bytes_and_words, fuse,
+    llama, metaspace, replace, sequence, strip, wordpiece,
 };
-use common::{continuing, cut, open, output, skipping, visible, zero};
+use common::{continuing, cut, open, output, skipping, text, visible, zero};
 use detok_core::{
     DecodeOptions, DecodeStream, DecodedText, Error, MaskRule, Pending, Shared, SpanIndex,
-    StepText, StreamOptions, TokenAttribution, TokenId, Unit, UnknownIds, mask, offsets, spans,
+    StepText, StreamOptions, TokenId, Unit, UnknownIds, mask, offsets, spans,
 };
 use serde_json::Value;
-
-/// A byte-level tokenizer of every byte (the id is the byte) and a few words.
-fn bytes_and_words() -> Sample {
-    let alphabet: Vec<String> = (0..=255u8).map(spelled).collect();
-    let mut tokens: Vec<&str> = alphabet.iter().map(String::as_str).collect();
-    tokens.extend(["ok", "abcd", "ab", "", "Ġä½łstop", "ä½łå¥½", "ï¿½", "a｜"]);
-    Spec::new(byte_level(), &tokens, &[("<s>", true), ("<tool>", true)]).load()
-}
-
-/// A byte in the byte alphabet of GPT-2.
-fn spelled(byte: u8) -> String {
-    let code = match byte {
-        0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => u32::from(byte),
-        0x00..=0x20 => u32::from(byte) + 0x100,
-        0x7f..=0xa0 => u32::from(byte) - 0x7f + 0x121,
-        0xad => 0x143,
-    };
-    char::from_u32(code).unwrap().to_string()
-}
-
-/// `Replace, ByteFallback, Fuse, Strip` over every byte (the id is the byte) and a few pieces.
-fn bytes_and_pieces() -> Sample {
-    let bytes: Vec<String> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect();
-    let mut tokens: Vec<&str> = bytes.iter().map(String::as_str).collect();
-    tokens.extend(["a", "▁b", "▁", "", "\u{fffd}"]);
-    Spec::new(llama(), &tokens, &[("<s>", true)]).load()
-}
-
-fn text(text: &str, records: &[TokenAttribution]) -> DecodedText {
-    DecodedText::new(text.to_owned(), records.iter().copied().collect()).unwrap()
-}
 
 fn nothing() -> DecodedText {
     DecodedText::default()

@@ -4,11 +4,14 @@
 
 mod common;
 
+use common::generation::{WishPicks, logprobs_of, wish_picks};
 use common::sample::{Sample, any_spec, compiled_spec};
 use common::{cases, output};
 use detok_core::{
-    Attributions, DecodeOptions, DecodeStream, DecodedText, Error, MaskRule, Shared, SpanIndex,
-    StreamOptions, TokenAttribution, TokenId, Unit, UnknownIds, mask, offsets, spans,
+    Attributions, BatchDecoder, BatchRequest, DecodeOptions, DecodeStream, DecodedText,
+    EngineUpdate, Error, Event, FinishKind, FinishReason, GivenLogprobs, MaskRule, RequestDecoder,
+    Shared, Slot, SpanIndex, StepOutput, Stop, StreamOptions, TextDecodeOptions, TokenAttribution,
+    TokenId, Unit, UnknownIds, mask, offsets, spans,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -199,6 +202,255 @@ fn query(decoded: &DecodedText, start: usize, end: usize) -> Result<(), Error> {
     Ok(())
 }
 
+/// An update as an engine in any state of mind may give it.
+#[derive(Clone, Debug)]
+struct UpdatePick {
+    ids: Vec<Index>,
+    with_unknown: bool,
+    /// How many more logprobs than ids there are, or fewer.
+    logprobs: Option<i8>,
+    end: Option<(FinishKind, Option<Index>)>,
+    prompt: Option<Vec<Index>>,
+    prompt_logprobs: Option<Vec<Option<Index>>>,
+    cached_token_count: u64,
+}
+
+fn update_pick() -> impl Strategy<Value = UpdatePick> {
+    let kind = select(vec![
+        FinishKind::Stop,
+        FinishKind::Length,
+        FinishKind::Abort,
+        FinishKind::Error,
+        FinishKind::Repetition,
+    ]);
+    let end = (kind, prop::option::of(any::<Index>()));
+    let ids = || prop::collection::vec(any::<Index>(), 0..5);
+    (
+        ids(),
+        prop::bool::weighted(0.3),
+        prop::option::of(-2..2_i8),
+        prop::option::weighted(0.2, end),
+        prop::option::weighted(0.4, ids()),
+        prop::option::weighted(
+            0.2,
+            prop::collection::vec(prop::option::of(any::<Index>()), 0..4),
+        ),
+        select(vec![0, 1, u64::MAX]),
+    )
+        .prop_map(
+            |(ids, with_unknown, logprobs, end, prompt, prompt_logprobs, cached_token_count)| {
+                UpdatePick {
+                    ids,
+                    with_unknown,
+                    logprobs,
+                    end,
+                    prompt,
+                    prompt_logprobs,
+                    cached_token_count,
+                }
+            },
+        )
+}
+
+impl UpdatePick {
+    fn of(&self, sample: &Sample) -> EngineUpdate {
+        let pick = |index: &Index| sample.pick(std::slice::from_ref(index), true)[0];
+        let token_ids = sample.pick(&self.ids, self.with_unknown);
+        let logprobs = self.logprobs.map(|more| {
+            let len = token_ids.len().saturating_add_signed(more.into());
+            let ids = token_ids.iter().copied().chain([0, TokenId::MAX]);
+            ids.take(len).map(|id| logprobs_of(id, &[id, 1])).collect()
+        });
+        let prompt_logprobs = self.prompt_logprobs.as_ref().map(|positions| {
+            let told = |at: &Option<Index>| {
+                at.as_ref()
+                    .map(|at| GivenLogprobs::Told(logprobs_of(pick(at), &[0])))
+            };
+            positions.iter().map(told).collect()
+        });
+        EngineUpdate {
+            logprobs,
+            finish_reason: self.end.as_ref().map(|(kind, stop)| FinishReason {
+                kind: *kind,
+                stop: stop.as_ref().map(|stop| Stop::Token(pick(stop))),
+            }),
+            prompt_token_ids: self
+                .prompt
+                .as_ref()
+                .map(|prompt| sample.pick(prompt, true).into()),
+            prompt_logprobs,
+            cached_token_count: self.cached_token_count,
+            token_ids,
+        }
+    }
+}
+
+fn wanted(
+    sample: &Sample,
+    wishes: &WishPicks,
+    ids: &[Index],
+    strict: bool,
+) -> Arc<TextDecodeOptions> {
+    let unknown = if strict {
+        UnknownIds::Error
+    } else {
+        UnknownIds::Skip
+    };
+    wishes
+        .of(sample, &[], &sample.pick(ids, true), unknown)
+        .options()
+}
+
+#[derive(Clone, Debug)]
+enum BatchCall {
+    Add(Vec<Index>),
+    /// Slots, and how many ids each has; one more or fewer count, or id, than there should be.
+    Step(Vec<(Slot, Vec<Index>)>, i8, bool),
+    OneEach(Vec<(Slot, Index)>),
+    Finish(Vec<Slot>),
+    Remove(Vec<Slot>),
+    Look(Slot),
+}
+
+fn slot() -> impl Strategy<Value = Slot> {
+    prop_oneof![12 => 0..6u32, 1 => Just(Slot::MAX)]
+}
+
+fn batch_call() -> impl Strategy<Value = BatchCall> {
+    let ids = || prop::collection::vec(any::<Index>(), 0..4);
+    let slots = || prop::collection::vec(slot(), 0..4);
+    let shift = prop_oneof![6 => Just(0), 1 => -1..2_i8];
+    prop_oneof![
+        4 => ids().prop_map(BatchCall::Add),
+        8 => (prop::collection::vec((slot(), ids()), 0..5), shift, any::<bool>())
+            .prop_map(|(runs, shift, texts)| BatchCall::Step(runs, shift, texts)),
+        4 => prop::collection::vec((slot(), any::<Index>()), 0..5).prop_map(BatchCall::OneEach),
+        1 => slots().prop_map(BatchCall::Finish),
+        1 => slots().prop_map(BatchCall::Remove),
+        1 => slot().prop_map(BatchCall::Look),
+    ]
+}
+
+/// A batch that all calls are made on, and one that only sees what went well.
+struct Batches<'s> {
+    sample: &'s Sample,
+    options: Arc<TextDecodeOptions>,
+    tried: BatchDecoder,
+    clean: BatchDecoder,
+}
+
+impl Batches<'_> {
+    fn make(&mut self, call: &BatchCall) {
+        let sample = self.sample;
+        match call {
+            BatchCall::Add(prompt) => {
+                let prompt = sample.pick(prompt, true);
+                let (tokenizer, options) = (Arc::clone(&sample.loose), Arc::clone(&self.options));
+                // A window's source may refuse the prompt.
+                if let Ok(request) = BatchRequest::open::<Error>(tokenizer, &prompt[..], options) {
+                    let clean = self.clean.add(request.clone()).unwrap();
+                    assert_eq!(self.tried.add(request).unwrap(), clean);
+                }
+            }
+            BatchCall::Step(runs, shift, texts) => {
+                let slots: Vec<Slot> = runs.iter().map(|run| run.0).collect();
+                let runs: Vec<Vec<TokenId>> =
+                    runs.iter().map(|run| sample.pick(&run.1, true)).collect();
+                let mut counts: Vec<u32> = runs.iter().map(|run| run.len() as u32).collect();
+                if let Some(first) = counts.first_mut() {
+                    *first = first.saturating_add_signed((*shift).into());
+                }
+                let step = self
+                    .tried
+                    .step(&slots, &runs.concat(), Some(&counts), *texts, 3);
+                if let Ok(output) = step {
+                    self.repeat(output, &slots, &runs, *texts);
+                }
+            }
+            BatchCall::OneEach(runs) => {
+                let slots: Vec<Slot> = runs.iter().map(|run| run.0).collect();
+                let picks: Vec<Index> = runs.iter().map(|run| run.1).collect();
+                let ids = sample.pick(&picks, true);
+                if let Ok(output) = self.tried.step(&slots, &ids, None, false, 0) {
+                    let runs: Vec<Vec<TokenId>> = ids.iter().map(|&id| vec![id]).collect();
+                    self.repeat(output, &slots, &runs, false);
+                }
+            }
+            BatchCall::Finish(slots) => {
+                if let Ok(mut output) = self.tried.finish(slots) {
+                    let good = without_errors(&mut output, slots);
+                    let of_good: Vec<Slot> = good.iter().map(|&at| slots[at]).collect();
+                    let clean = self.clean.finish(&of_good).unwrap();
+                    same(&output, &clean, &good);
+                }
+            }
+            BatchCall::Remove(slots) => {
+                if self.tried.remove(slots).is_ok() {
+                    self.clean.remove(slots).unwrap();
+                }
+            }
+            BatchCall::Look(slot) => {
+                let looked = [&self.tried, &self.clean]
+                    .map(|batch| (batch.pending(*slot).ok(), batch.usage(*slot).ok()));
+                assert_eq!(looked[0], looked[1]);
+            }
+        }
+        assert_eq!(self.tried.len(), self.clean.len());
+    }
+
+    /// The same step without the slots that failed.
+    fn repeat(
+        &mut self,
+        mut output: StepOutput,
+        slots: &[Slot],
+        runs: &[Vec<TokenId>],
+        texts: bool,
+    ) {
+        let good = without_errors(&mut output, slots);
+        let of_good: Vec<Slot> = good.iter().map(|&at| slots[at]).collect();
+        let ids: Vec<TokenId> = good.iter().flat_map(|&at| runs[at].clone()).collect();
+        let counts: Vec<u32> = good.iter().map(|&at| runs[at].len() as u32).collect();
+        let clean = self
+            .clean
+            .step(&of_good, &ids, Some(&counts), texts, 1)
+            .unwrap();
+        same(&output, &clean, &good);
+    }
+}
+
+/// Positions of slots that did not fail; those that did have nothing.
+fn without_errors(output: &mut StepOutput, slots: &[Slot]) -> Vec<usize> {
+    let failed = output.take_errors();
+    let (good, bad): (Vec<usize>, Vec<usize>) =
+        (0..slots.len()).partition(|&at| failed.iter().all(|(slot, _)| *slot != slots[at]));
+    assert_eq!(bad.len(), failed.len());
+    for at in bad {
+        assert!(output.decoded(at).unwrap().is_empty());
+        assert_eq!(output.kept_tokens().nth(at), Some(0));
+    }
+    good
+}
+
+fn same(output: &StepOutput, clean: &StepOutput, good: &[usize]) {
+    assert_eq!(clean.len(), good.len());
+    for (of_clean, &at) in good.iter().enumerate() {
+        let decoded = output.decoded(at).unwrap();
+        fits(&decoded);
+        assert_eq!(Some(decoded), clean.decoded(of_clean));
+        assert_eq!(
+            output.kept_tokens().nth(at),
+            clean.kept_tokens().nth(of_clean)
+        );
+    }
+    assert_eq!(output.stopped(), clean.stopped());
+    let texts = [output, clean].map(|output| {
+        let texts = output.token_texts();
+        let texts = texts.map(|texts| texts.map(|sampled| (sampled.token_id, sampled.text())));
+        texts.map(Iterator::collect::<Vec<_>>)
+    });
+    assert_eq!(texts[0], texts[1]);
+}
+
 proptest! {
     #![proptest_config(cases(256))]
 
@@ -233,6 +485,52 @@ proptest! {
                 prop_assert_eq!(&world.chunk, &before.2);
             }
             fits(&world.gathered);
+        }
+    }
+
+    /// Whatever an engine says of a request: no panic, and no trace of what was refused.
+    #[test]
+    fn any_updates_of_a_request(
+        spec in any_spec(), prompt in prop::option::of(prop::collection::vec(any::<Index>(), 0..40)),
+        wishes in wish_picks(), updates in prop::collection::vec(update_pick(), 0..12),
+        strict in any::<bool>(), intermediate in any::<bool>(),
+    ) {
+        let sample = spec.load();
+        let ids: Vec<Index> = updates.iter().flat_map(|update| update.ids.clone()).collect();
+        let options = wanted(&sample, &wishes, &ids, strict);
+        let prompt = prompt.map(|prompt| sample.pick(&prompt, true).into());
+        let open = || {
+            let (tokenizer, options) = (Arc::clone(&sample.loose), Arc::clone(&options));
+            RequestDecoder::open(tokenizer, prompt.clone(), options, String::new(), intermediate)
+        };
+        let (Ok(mut decoder), Ok(mut clean)) = (open(), open()) else { return Ok(()) };
+        for update in &updates {
+            let update = update.of(&sample);
+            let _open = decoder.close();
+            let Ok(events) = decoder.push(&update) else { continue };
+            for event in &events {
+                if let Event::TextDelta(delta) = event {
+                    fits(&delta.decoded);
+                    prop_assert_eq!(delta.finished.is_some(), decoder.is_finished());
+                }
+            }
+            prop_assert_eq!(events, clean.push(&update).unwrap());
+            prop_assert_eq!(decoder.abort_cause(), clean.abort_cause());
+        }
+    }
+
+    /// Whatever is asked of a batch: no panic, no trace of a step or slot that failed.
+    #[test]
+    fn any_calls_of_a_batch(
+        spec in any_spec(), wishes in wish_picks(), calls in prop::collection::vec(batch_call(), 0..24),
+        texts in prop::collection::vec(any::<Index>(), 0..8), strict in any::<bool>(),
+    ) {
+        let sample = spec.load();
+        let options = wanted(&sample, &wishes, &texts, strict);
+        let [tried, clean] = [(); 2].map(|()| BatchDecoder::new(Arc::clone(&sample.loose)));
+        let mut batches = Batches { sample: &sample, options, tried, clean };
+        for call in &calls {
+            batches.make(call);
         }
     }
 

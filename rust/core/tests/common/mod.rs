@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail")]
 
+pub(crate) mod generation;
 pub(crate) mod reference;
 pub(crate) mod sample;
 
@@ -55,6 +56,11 @@ pub(crate) fn decoded(
     options: &DecodeOptions,
 ) -> DecodedText {
     tokenizer.decode_attributed(ids, prompt, options).unwrap()
+}
+
+/// Text and its records, which fit it.
+pub(crate) fn text(text: &str, records: &[TokenAttribution]) -> DecodedText {
+    DecodedText::new(text.to_owned(), records.iter().copied().collect()).unwrap()
 }
 
 pub(crate) fn visible(token_id: TokenId, byte_offset: u32) -> TokenAttribution {

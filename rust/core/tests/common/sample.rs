@@ -163,6 +163,35 @@ fn newer_form(decoder: &Value) -> Value {
     decoder
 }
 
+/// A byte-level tokenizer of every byte (the id is the byte) and a few words.
+pub(crate) fn bytes_and_words() -> Sample {
+    let alphabet: Vec<String> = (0..=255u8).map(spelled).collect();
+    let mut tokens: Vec<&str> = alphabet.iter().map(String::as_str).collect();
+    tokens.extend(["ok", "abcd", "ab", "", "Ġä½łstop", "ä½łå¥½", "ï¿½", "a｜"]);
+    Spec::new(byte_level(), &tokens, &[("<s>", true), ("<tool>", true)]).load()
+}
+
+/// A byte in the byte alphabet of GPT-2.
+fn spelled(byte: u8) -> String {
+    let code = match byte {
+        0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => u32::from(byte),
+        0x00..=0x20 => u32::from(byte) + 0x100,
+        0x7f..=0xa0 => u32::from(byte) - 0x7f + 0x121,
+        0xad => 0x143,
+    };
+    char::from_u32(code)
+        .expect("below the surrogates")
+        .to_string()
+}
+
+/// `Replace, ByteFallback, Fuse, Strip` over every byte (the id is the byte) and a few pieces.
+pub(crate) fn bytes_and_pieces() -> Sample {
+    let bytes: Vec<String> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect();
+    let mut tokens: Vec<&str> = bytes.iter().map(String::as_str).collect();
+    tokens.extend(["a", "▁b", "▁", "", "\u{fffd}"]);
+    Spec::new(llama(), &tokens, &[("<s>", true)]).load()
+}
+
 pub(crate) fn byte_level() -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})
 }

@@ -1,0 +1,585 @@
+//! Many requests, one call per step of the engine.
+
+use crate::attribution::{DecodedText, TokenAttribution};
+use crate::context::Prompt;
+use crate::error::{Ended, Error};
+use crate::event::TokenUsage;
+use crate::generation::{Generation, Pushed};
+use crate::logprobs::{SampledText, TextWriter, TokenTexts};
+use crate::options::TextDecodeOptions;
+use crate::stop::StopMatch;
+use crate::stream::Pending;
+use crate::table::Table;
+use crate::token::TokenId;
+use crate::tokenizer::Tokenizer;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
+use std::sync::Arc;
+
+/// A place in a batch: given when a request is added, free again when it is removed.
+pub type Slot = u32;
+
+/// A step of fewer ids is done before threads have started.
+pub const THREADS_FROM: usize = 1 << 14;
+
+/// Most threads of a step, whatever is asked for.
+const MAX_THREADS: usize = 64;
+
+/// Decodes many requests in steps. Slots keep no output.
+#[derive(Debug)]
+pub struct BatchDecoder {
+    tokenizer: Arc<Tokenizer>,
+    requests: Vec<Option<BatchRequest>>,
+    free: BinaryHeap<Reverse<Slot>>,
+    /// By slot, the last call that named it, so that a slot named twice is found in one look.
+    named_in: Vec<u64>,
+    calls: u64,
+}
+
+/// A request that can be added to a batch of the same tokenizer.
+#[derive(Clone, Debug)]
+pub struct BatchRequest {
+    generation: Generation,
+    prompt_tokens: u64,
+}
+
+impl BatchRequest {
+    /// Behind `prompt`, of which the tail is read and nothing kept.
+    ///
+    /// # Errors
+    /// As [`DecodeStream::open`](crate::DecodeStream::open).
+    pub fn open<E: From<Error>>(
+        tokenizer: Arc<Tokenizer>,
+        prompt: &(impl Prompt<E> + ?Sized),
+        options: Arc<TextDecodeOptions>,
+    ) -> Result<Self, E> {
+        Ok(Self {
+            generation: Generation::open(tokenizer, prompt, options)?,
+            prompt_tokens: prompt.len() as u64,
+        })
+    }
+}
+
+/// What a step gave, by position in the slots it was called with.
+#[derive(Debug)]
+pub struct StepOutput {
+    tokenizer: Arc<Tokenizer>,
+    positions: Vec<Position>,
+    /// Texts that are not those of their only token, end to end.
+    text: String,
+    /// Records of tokens that are not the only one; offsets are into the text of their position.
+    records: Vec<TokenAttribution>,
+    /// Texts of kept tokens as their logprobs have them, if asked for.
+    token_texts: Option<TokenTexts>,
+    /// Requests that ended at a stop of their own.
+    stopped: Vec<(Slot, StopMatch)>,
+    /// Slots that failed, and stayed as they were.
+    errors: Vec<(Slot, Error)>,
+}
+
+/// What a step gave to one slot.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    /// The only token, if its own text is all there is: as most are, and nothing is written down.
+    own: Option<TokenId>,
+    /// How many of its ids count.
+    kept: u32,
+    /// How far the texts and records of the step have got.
+    text_end: usize,
+    record_end: usize,
+}
+
+/// What is done to a slot.
+#[derive(Clone, Copy)]
+enum Action<'i> {
+    Push(&'i [TokenId]),
+    Finish,
+}
+
+impl Action<'_> {
+    /// Number of ids.
+    fn len(&self) -> usize {
+        match self {
+            Self::Push(ids) => ids.len(),
+            Self::Finish => 0,
+        }
+    }
+}
+
+/// A slot with its request, if it has one, and what is done to it.
+type Job<'r> = (Slot, Option<&'r mut BatchRequest>, Action<'r>);
+
+/// Jobs in order, in shares of about as many ids each.
+fn shares<'j, 'r>(jobs: &'j mut [Job<'r>], count: usize) -> Vec<&'j mut [Job<'r>]> {
+    let total: usize = jobs.iter().map(|(_, _, action)| action.len()).sum();
+    let most = total.div_ceil(count).max(1);
+    let mut ids = 0;
+    jobs.chunk_by_mut(|(_, _, action), _| {
+        ids += action.len();
+        let goes_on = ids < most;
+        ids = if goes_on { ids } else { 0 };
+        goes_on
+    })
+    .collect()
+}
+
+impl BatchDecoder {
+    /// No requests.
+    #[must_use]
+    pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        Self {
+            tokenizer,
+            requests: Vec::new(),
+            free: BinaryHeap::new(),
+            named_in: Vec::new(),
+            calls: 0,
+        }
+    }
+
+    /// Number of slots in use.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.requests.len() - self.free.len()
+    }
+
+    /// No slot is in use.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Puts a request into the lowest free slot.
+    ///
+    /// # Errors
+    /// [`Error::BadStep`] if it was opened with another tokenizer.
+    pub fn add(&mut self, request: BatchRequest) -> Result<Slot, Error> {
+        if !Arc::ptr_eq(request.generation.stream().tokenizer(), &self.tokenizer) {
+            return Err(Error::BadStep(
+                "the request was opened with another tokenizer than the batch".into(),
+            ));
+        }
+        if let Some(Reverse(slot)) = self.free.pop()
+            && let Some(place) = self.requests.get_mut(slot as usize)
+        {
+            *place = Some(request);
+            return Ok(slot);
+        }
+        self.requests.push(Some(request));
+        self.named_in.push(0);
+        Ok((self.requests.len() - 1) as Slot)
+    }
+
+    fn request(&self, slot: Slot) -> Result<&BatchRequest, Error> {
+        let request = self.requests.get(slot as usize);
+        request
+            .and_then(Option::as_ref)
+            .ok_or(Error::NoSlot(slot.into()))
+    }
+
+    /// What a slot withholds.
+    ///
+    /// # Errors
+    /// [`Error::NoSlot`].
+    pub fn pending(&self, slot: Slot) -> Result<Pending, Error> {
+        Ok(self.request(slot)?.generation.pending())
+    }
+
+    /// Tokens of a slot's request so far.
+    ///
+    /// # Errors
+    /// [`Error::NoSlot`].
+    pub fn usage(&self, slot: Slot) -> Result<TokenUsage, Error> {
+        let request = self.request(slot)?;
+        Ok(TokenUsage {
+            prompt_token_count: request.prompt_tokens,
+            output_token_count: request.generation.kept_tokens(),
+            cached_token_count: 0,
+        })
+    }
+
+    /// Frees slots, all or none.
+    ///
+    /// # Errors
+    /// [`Error::NoSlot`]; [`Error::BadStep`] for a slot named twice.
+    pub fn remove(&mut self, slots: &[Slot]) -> Result<(), Error> {
+        self.check_named_once(slots)?;
+        for &slot in slots {
+            self.request(slot)?;
+        }
+        for &slot in slots {
+            if let Some(place) = self.requests.get_mut(slot as usize) {
+                *place = None;
+                self.free.push(Reverse(slot));
+            }
+        }
+        Ok(())
+    }
+
+    /// Pushes `ids`, of which `counts[i]` belong to `slots[i]` (without counts, one each). A slot that
+    /// fails stays as it was and leaves the others alone.
+    ///
+    /// # Errors
+    /// [`Error::BadStep`] for a slot named twice and counts that do not add up; [`Error::InSlot`] if a
+    /// window source fails. Then nothing has changed.
+    pub fn step(
+        &mut self,
+        slots: &[Slot],
+        ids: &[TokenId],
+        counts: Option<&[u32]>,
+        token_texts: bool,
+        threads: usize,
+    ) -> Result<StepOutput, Error> {
+        check_counts(slots.len(), ids.len(), counts)?;
+        self.check_named_once(slots)?;
+        let mut at = 0;
+        let runs = slots.iter().enumerate().map(|(position, &slot)| {
+            let count = counts.map_or(1, |counts| counts.get(position).map_or(0, |&n| n as usize));
+            at += count;
+            let run = ids.get(at - count..at).unwrap_or_default();
+            (slot, Action::Push(run))
+        });
+        let output = StepOutput::with_room_for(&self.tokenizer, slots.len(), token_texts);
+        if threads > 1 && ids.len() >= THREADS_FROM && self.tokenizer.table().is_some() {
+            let runs: Vec<_> = runs.collect();
+            return Ok(self.act_in_threads(&runs, output, threads));
+        }
+        self.act(slots, runs, output)
+    }
+
+    /// Ends requests: what they withheld comes out.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub fn finish(&mut self, slots: &[Slot]) -> Result<StepOutput, Error> {
+        self.check_named_once(slots)?;
+        let output = StepOutput::with_room_for(&self.tokenizer, slots.len(), false);
+        let runs = slots.iter().map(|&slot| (slot, Action::Finish));
+        self.act(slots, runs, output)
+    }
+
+    fn act<'i>(
+        &mut self,
+        slots: &[Slot],
+        actions: impl Iterator<Item = (Slot, Action<'i>)>,
+        mut output: StepOutput,
+    ) -> Result<StepOutput, Error> {
+        let table = self.tokenizer.table();
+        if table.is_none() {
+            return self.act_with_window(slots, actions, output);
+        }
+        for (slot, action) in actions {
+            let request = self.requests.get_mut(slot as usize);
+            output.act(table, slot, request.and_then(Option::as_mut), action);
+        }
+        Ok(output)
+    }
+
+    /// A source may run code of the caller and fail as it likes: then all slots are as they were.
+    fn act_with_window<'i>(
+        &mut self,
+        slots: &[Slot],
+        actions: impl Iterator<Item = (Slot, Action<'i>)>,
+        mut output: StepOutput,
+    ) -> Result<StepOutput, Error> {
+        let mut changed: Vec<Option<BatchRequest>> = slots
+            .iter()
+            .map(|&slot| self.requests.get(slot as usize)?.clone())
+            .collect();
+        for ((slot, action), request) in actions.zip(&mut changed) {
+            output.act(None, slot, request.as_mut(), action);
+            if let Some((slot, Error::Source(_))) = output.errors.last()
+                && let slot = *slot
+                && let Some((_, error)) = output.errors.pop()
+            {
+                return Err(Error::InSlot {
+                    slot,
+                    error: Box::new(error),
+                });
+            }
+        }
+        for (&slot, request) in slots.iter().zip(changed) {
+            if let Some(place) = self.requests.get_mut(slot as usize) {
+                *place = request;
+            }
+        }
+        Ok(output)
+    }
+
+    fn act_in_threads(
+        &mut self,
+        runs: &[(Slot, Action<'_>)],
+        mut output: StepOutput,
+        threads: usize,
+    ) -> StepOutput {
+        let tokenizer = &self.tokenizer;
+        let table = tokenizer.table();
+        let mut requests: Vec<Option<&mut BatchRequest>> =
+            self.requests.iter_mut().map(Option::as_mut).collect();
+        let mut jobs: Vec<Job<'_>> = runs
+            .iter()
+            .map(|&(slot, action)| {
+                let request = requests.get_mut(slot as usize);
+                (slot, request.and_then(Option::take), action)
+            })
+            .collect();
+        let token_texts = output.token_texts.is_some();
+        let work = |jobs: &mut [Job<'_>], out: &mut StepOutput| {
+            for (slot, request, action) in jobs {
+                out.act(table, *slot, request.as_deref_mut(), *action);
+            }
+        };
+        std::thread::scope(|scope| {
+            let mut shares = shares(&mut jobs, threads.min(MAX_THREADS)).into_iter();
+            let first = shares.next();
+            let workers: Vec<_> = shares
+                .map(|jobs| {
+                    scope.spawn(move || {
+                        let mut part =
+                            StepOutput::with_room_for(tokenizer, jobs.len(), token_texts);
+                        work(jobs, &mut part);
+                        part
+                    })
+                })
+                .collect();
+            if let Some(jobs) = first {
+                work(jobs, &mut output);
+            }
+            for worker in workers {
+                match worker.join() {
+                    Ok(part) => output.append(part),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+        });
+        output
+    }
+
+    fn check_named_once(&mut self, slots: &[Slot]) -> Result<(), Error> {
+        self.calls += 1;
+        let mut unknown = HashSet::new();
+        for &slot in slots {
+            let before = match self.named_in.get_mut(slot as usize) {
+                Some(named_in) => std::mem::replace(named_in, self.calls) == self.calls,
+                None => !unknown.insert(slot),
+            };
+            if before {
+                return Err(Error::BadStep(format!(
+                    "slot {slot} is named twice; give all of its token ids in one run"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_counts(slots: usize, ids: usize, counts: Option<&[u32]>) -> Result<(), Error> {
+    let Some(counts) = counts else {
+        if slots == ids {
+            return Ok(());
+        }
+        return Err(Error::BadStep(format!(
+            "{ids} token ids for {slots} slots: without counts there must be one each"
+        )));
+    };
+    if counts.len() != slots {
+        return Err(Error::BadStep(format!(
+            "{} counts for {slots} slots: there must be one each",
+            counts.len()
+        )));
+    }
+    let sum: u64 = counts.iter().map(|&count| u64::from(count)).sum();
+    if sum == ids as u64 {
+        Ok(())
+    } else {
+        Err(Error::BadStep(format!(
+            "the counts add up to {sum}, but there are {ids} token ids"
+        )))
+    }
+}
+
+impl StepOutput {
+    fn with_room_for(tokenizer: &Arc<Tokenizer>, slots: usize, token_texts: bool) -> Self {
+        Self {
+            tokenizer: Arc::clone(tokenizer),
+            positions: Vec::with_capacity(slots),
+            // Some have half a character, or what was held back.
+            text: String::with_capacity(slots),
+            records: Vec::with_capacity(slots / 4),
+            token_texts: token_texts.then(|| TokenTexts::with_capacity(slots)),
+            stopped: Vec::new(),
+            errors: Vec::new(),
+        }
+    }
+
+    /// Number of positions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// No positions.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.positions.is_empty()
+    }
+
+    /// The token whose own text, as [`Table::copied_text`] has it, is all there is at a position.
+    #[inline]
+    #[must_use]
+    pub fn own_token(&self, position: usize) -> Option<TokenId> {
+        self.positions.get(position)?.own
+    }
+
+    /// The text of a position.
+    #[must_use]
+    pub fn text(&self, position: usize) -> Option<&str> {
+        let at = self.positions.get(position)?;
+        match at.own {
+            Some(id) => self.tokenizer.table()?.copied_text(id),
+            None => self
+                .text
+                .get(self.before(position, |before| before.text_end)..at.text_end),
+        }
+    }
+
+    /// The records of a position, if there is one; offsets are into its text.
+    pub fn records(&self, position: usize) -> impl Iterator<Item = TokenAttribution> {
+        let at = self.positions.get(position);
+        let own = at.and_then(|at| at.own);
+        let start = self.before(position, |before| before.record_end);
+        let others = at.and_then(|at| self.records.get(start..at.record_end));
+        own.map(|id| TokenAttribution::visible(id, 0))
+            .into_iter()
+            .chain(others.unwrap_or_default().iter().copied())
+    }
+
+    /// Text and records of a position.
+    #[must_use]
+    pub fn decoded(&self, position: usize) -> Option<DecodedText> {
+        Some(DecodedText {
+            text: self.text(position)?.to_owned(),
+            attributions: self.records(position).collect(),
+        })
+    }
+
+    fn before(&self, position: usize, end: impl FnOnce(&Position) -> usize) -> usize {
+        let before = position
+            .checked_sub(1)
+            .and_then(|before| self.positions.get(before));
+        before.map_or(0, end)
+    }
+
+    /// By position, how many of its ids count.
+    #[must_use]
+    pub fn kept_tokens(&self) -> impl ExactSizeIterator<Item = u32> {
+        self.positions.iter().map(|position| position.kept)
+    }
+
+    /// Texts of all kept tokens, in the order of positions, if asked for.
+    #[must_use]
+    pub fn token_texts(&self) -> Option<impl ExactSizeIterator<Item = SampledText<'_>>> {
+        let texts = self.token_texts.as_ref()?;
+        Some(texts.iter(self.tokenizer.table()))
+    }
+
+    /// Requests that ended at a stop of their own.
+    #[must_use]
+    pub fn stopped(&self) -> &[(Slot, StopMatch)] {
+        &self.stopped
+    }
+
+    /// Takes the errors of slots that failed.
+    pub fn take_errors(&mut self) -> Vec<(Slot, Error)> {
+        std::mem::take(&mut self.errors)
+    }
+
+    /// The next position.
+    #[inline]
+    fn act(
+        &mut self,
+        table: Option<&Table>,
+        slot: Slot,
+        request: Option<&mut BatchRequest>,
+        action: Action<'_>,
+    ) {
+        let mut own = None;
+        let kept = if let Some(BatchRequest { generation, .. }) = request {
+            if let (Action::Push(&[id]), Some(table)) = (action, table)
+                && generation.push_copied(table, id)
+            {
+                if let Some(texts) = &mut self.token_texts {
+                    texts.push_own(id);
+                }
+                own = Some(id);
+                1
+            } else {
+                self.act_on(slot, generation, action)
+            }
+        } else {
+            self.fail(slot, Error::NoSlot(slot.into()))
+        };
+        self.positions.push(Position {
+            own,
+            kept,
+            text_end: self.text.len(),
+            record_end: self.records.len(),
+        });
+    }
+
+    fn act_on(&mut self, slot: Slot, generation: &mut Generation, action: Action<'_>) -> u32 {
+        if generation.has_ended() {
+            return self.fail(slot, Error::Ended(Ended::Slot(slot as usize)));
+        }
+        let fragments = generation.options().fragments;
+        let before = self.token_texts.as_ref().map(TokenTexts::len);
+        let texts = self.token_texts.as_mut();
+        let done = match action {
+            Action::Finish => generation
+                .attempt(&[], Generation::finish)
+                .map(|()| Pushed::default()),
+            Action::Push(ids) => generation.attempt(ids, |generation| match texts {
+                Some(texts) => generation.push(ids, false, &mut TextWriter { texts, fragments }),
+                None => generation.push(ids, false, &mut ()),
+            }),
+        };
+        match done {
+            Ok(Pushed { kept, stopped }) => {
+                generation.move_chunk(&mut self.text, &mut self.records);
+                if let Some(stopped) = stopped {
+                    self.stopped.push((slot, stopped.stop_match));
+                }
+                kept as u32
+            }
+            Err(error) => {
+                if let (Some(texts), Some(before)) = (&mut self.token_texts, before) {
+                    texts.truncate(before);
+                }
+                self.fail(slot, error)
+            }
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, slot: Slot, error: Error) -> u32 {
+        self.errors.push((slot, error));
+        0
+    }
+
+    /// Joins the positions of `other` to the end.
+    fn append(&mut self, other: Self) {
+        let (text, records) = (self.text.len(), self.records.len());
+        self.positions
+            .extend(other.positions.into_iter().map(|position| Position {
+                text_end: text + position.text_end,
+                record_end: records + position.record_end,
+                ..position
+            }));
+        self.text.push_str(&other.text);
+        self.records.extend(other.records);
+        self.stopped.extend(other.stopped);
+        self.errors.extend(other.errors);
+        if let (Some(texts), Some(more)) = (&mut self.token_texts, &other.token_texts) {
+            texts.append(more);
+        }
+    }
+}

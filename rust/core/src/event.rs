@@ -1,0 +1,132 @@
+//! What an engine reports, and the events made of it.
+//!
+//! Two clocks: what was *sampled* is told in the update in which it came; what is *decoded* is told
+//! when it is certain. Each event has both, and neither waits for the other.
+
+use crate::attribution::DecodedText;
+use crate::logprobs::{GivenLogprobs, PositionLogprobs};
+use crate::stop::{Stop, StopMatch};
+use crate::token::TokenId;
+use std::sync::Arc;
+
+/// Why a generation ended, as an engine says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FinishKind {
+    /// An end of sequence, a stop token, or a stop string.
+    Stop,
+    /// The most tokens there may be.
+    Length,
+    /// The caller's wish.
+    Abort,
+    /// A failure of the engine.
+    Error,
+    /// The text went round in circles.
+    Repetition,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FinishReason {
+    /// In one word.
+    pub kind: FinishKind,
+    /// Which stop it was; `None` for the end of sequence, and for what is no stop.
+    pub stop: Option<Stop>,
+}
+
+/// What an engine reports at one step of one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct EngineUpdate {
+    /// Sampled since the last update.
+    pub token_ids: Vec<TokenId>,
+    /// One per id, if at all.
+    pub logprobs: Option<Vec<PositionLogprobs>>,
+    /// Set in the last update of a request.
+    pub finish_reason: Option<FinishReason>,
+    /// Needed in the first update if the decoder was not given the prompt.
+    pub prompt_token_ids: Option<Arc<[TokenId]>>,
+    /// One per id of the prompt, where there is one; looked at in the first update.
+    pub prompt_logprobs: Option<Vec<Option<GivenLogprobs>>>,
+    /// Prompt tokens the engine did not have to compute.
+    pub cached_token_count: u64,
+}
+
+/// What was sampled in one update: ids and logprobs, aligned with each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SampledDelta {
+    /// The ids that count.
+    pub token_ids: Vec<TokenId>,
+    /// One per id, if the engine gave them.
+    pub logprobs: Option<Vec<PositionLogprobs>>,
+}
+
+impl SampledDelta {
+    /// Joins a later delta to the end. Logprobs stay aligned: there are none unless each delta with
+    /// ids has them.
+    pub(crate) fn append(&mut self, other: Self) {
+        if self.token_ids.is_empty() {
+            *self = other;
+        } else if !other.token_ids.is_empty() {
+            self.token_ids.extend(other.token_ids);
+            let both = self.logprobs.take().zip(other.logprobs);
+            self.logprobs = both.map(|(mut logprobs, more)| {
+                logprobs.extend(more);
+                logprobs
+            });
+        }
+    }
+}
+
+/// Counts of tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TokenUsage {
+    /// Ids of the prompt.
+    pub prompt_token_count: u64,
+    /// Sampled ids that count, those that end the request among them.
+    pub output_token_count: u64,
+    /// Of the prompt's, those the engine had cached: the largest number it told.
+    pub cached_token_count: u64,
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Finished {
+    /// Tokens of the whole request.
+    pub usage: TokenUsage,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// Set if it was one of the request's own stops.
+    pub stop_match: Option<StopMatch>,
+    /// Sampled behind a match: not kept, not counted.
+    pub dropped_token_ids: Vec<TokenId>,
+    /// Index of the first kept token that lost text to a stop.
+    pub first_cut_token: Option<u64>,
+}
+
+/// The beginning of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Start {
+    /// The prompt.
+    pub prompt_token_ids: Arc<[TokenId]>,
+    /// One per id of it, where there is one.
+    pub prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
+}
+
+/// What one update brought.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TextDelta {
+    /// Text that is certain now, and the tokens attributed to it: the decoder clock.
+    pub decoded: Arc<DecodedText>,
+    /// What was sampled: the engine clock.
+    pub sampled: Arc<SampledDelta>,
+    /// Set in the last event.
+    pub finished: Option<Box<Finished>>,
+}
+
+/// One event of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// Always the first, and never again.
+    Start(Start),
+    /// One per update, or one at the end.
+    TextDelta(TextDelta),
+}

@@ -1,0 +1,361 @@
+//! The event stream of one request, without I/O: updates of an engine → events.
+
+use crate::attribution::DecodedText;
+use crate::error::{Ended, Error};
+use crate::event::{
+    EngineUpdate, Event, FinishKind, FinishReason, Finished, SampledDelta, Start, TextDelta,
+    TokenUsage,
+};
+use crate::generation::{Generation, Observer, Pushed};
+use crate::logprobs::{self, GivenLogprobs, LogprobFiller, PositionLogprobs};
+use crate::options::TextDecodeOptions;
+use crate::stop::Stop;
+use crate::token::TokenId;
+use crate::tokenizer::Tokenizer;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Events of one update: one, and the start before the first.
+pub type Events = SmallVec<[Event; 1]>;
+
+/// Makes events of what an engine reports of one request.
+///
+/// A call that fails changes nothing.
+#[derive(Debug)]
+pub struct RequestDecoder {
+    tokenizer: Arc<Tokenizer>,
+    options: Arc<TextDecodeOptions>,
+    request_id: String,
+    /// Whether each update has an event, or only the last.
+    intermediate: bool,
+    /// Kept until the start is told.
+    prompt: Option<Arc<[TokenId]>>,
+    /// Made with the prompt.
+    generation: Option<Box<Generation>>,
+    usage: TokenUsage,
+    /// What waits for the end if updates have no events.
+    sampled: SampledDelta,
+    has_started: bool,
+    abort_cause: Option<Stop>,
+}
+
+impl RequestDecoder {
+    /// `prompt` may be left to the first update.
+    ///
+    /// # Errors
+    /// A window source's own.
+    pub fn open(
+        tokenizer: Arc<Tokenizer>,
+        prompt: Option<Arc<[TokenId]>>,
+        options: Arc<TextDecodeOptions>,
+        request_id: String,
+        intermediate: bool,
+    ) -> Result<Self, Error> {
+        let mut decoder = Self {
+            tokenizer,
+            options,
+            request_id,
+            intermediate,
+            prompt: None,
+            generation: None,
+            usage: TokenUsage::default(),
+            sampled: SampledDelta::default(),
+            has_started: false,
+            abort_cause: None,
+        };
+        if let Some(prompt) = prompt {
+            decoder.generation = Some(decoder.open_generation(&prompt)?);
+            decoder.prompt = Some(prompt);
+        }
+        Ok(decoder)
+    }
+
+    fn open_generation(&self, prompt: &[TokenId]) -> Result<Box<Generation>, Error> {
+        let (tokenizer, options) = (Arc::clone(&self.tokenizer), Arc::clone(&self.options));
+        Generation::open::<Error>(tokenizer, prompt, options).map(Box::new)
+    }
+
+    /// The caller's name of the request.
+    #[must_use]
+    pub fn request_id(&self) -> &str {
+        &self.request_id
+    }
+
+    /// Whether the last event was given.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.generation
+            .as_ref()
+            .is_some_and(|generation| generation.has_ended())
+    }
+
+    /// The stop of the request's own that ended it: the engine, which knows nothing of it, is to be
+    /// told.
+    #[must_use]
+    pub fn abort_cause(&self) -> Option<&Stop> {
+        self.abort_cause.as_ref()
+    }
+
+    /// The events of one update.
+    ///
+    /// # Errors
+    /// [`Error::Request`] if the engine failed or the prompt is missing, [`Error::BadUpdate`] if the
+    /// update does not fit the request, [`Error::Ended`], and those of
+    /// [`DecodeStream::push_tokens`](crate::DecodeStream::push_tokens), with the index in the update.
+    pub fn push(&mut self, update: &EngineUpdate) -> Result<Events, Error> {
+        if self.is_finished() {
+            return Err(Error::Ended(Ended::Request));
+        }
+        let reason = update.finish_reason.as_ref();
+        if reason.is_some_and(|reason| reason.kind == FinishKind::Error) {
+            return Err(self.failed("failed: the engine finished it with an error"));
+        }
+        if let Some(logprobs) = &update.logprobs
+            && logprobs.len() != update.token_ids.len()
+        {
+            return Err(Error::BadUpdate(format!(
+                "logprobs must have one entry per token id: {} for {} ids",
+                logprobs.len(),
+                update.token_ids.len()
+            )));
+        }
+        let start = if self.has_started {
+            None
+        } else {
+            Some(self.start(update)?)
+        };
+        let mut generation = if let Some(generation) = self.generation.take() {
+            generation
+        } else if self.has_started {
+            return Err(self.failed("was interrupted by an internal error"));
+        } else {
+            let prompt = start
+                .as_ref()
+                .map_or(&[][..], |start| &start.prompt_token_ids);
+            self.open_generation(prompt)?
+        };
+        let delta = self.push_sampled(&mut generation, update);
+        // A request whose first update fails is as it was: without a prompt of its own, if it had none.
+        if delta.is_ok() || self.has_started || self.prompt.is_some() {
+            self.generation = Some(generation);
+        }
+        let delta = delta?;
+        let mut events = Events::new();
+        if let Some(start) = start {
+            self.has_started = true;
+            self.prompt = None;
+            self.usage.prompt_token_count = start.prompt_token_ids.len() as u64;
+            events.push(Event::Start(start));
+        }
+        if let Some(delta) = self.count(update, delta) {
+            events.push(Event::TextDelta(delta));
+        }
+        Ok(events)
+    }
+
+    fn failed(&self, problem: &'static str) -> Error {
+        Error::Request {
+            request_id: self.request_id.clone(),
+            problem,
+        }
+    }
+
+    fn start(&self, update: &EngineUpdate) -> Result<Start, Error> {
+        let prompt = match (&self.prompt, &update.prompt_token_ids) {
+            (Some(own), Some(told)) if own != told => {
+                return Err(Error::BadUpdate(format!(
+                    "the update has another prompt ({} ids) than the decoder was given ({} ids)",
+                    told.len(),
+                    own.len()
+                )));
+            }
+            (Some(prompt), _) | (None, Some(prompt)) => Arc::clone(prompt),
+            (None, None) => {
+                return Err(self.failed(
+                    "has no prompt: give prompt_token_ids to the decoder or in the first update",
+                ));
+            }
+        };
+        let given = update.prompt_logprobs.as_deref();
+        Ok(Start {
+            prompt_logprobs: given
+                .map(|given| self.prompt_logprobs(&prompt, given))
+                .transpose()?,
+            prompt_token_ids: prompt,
+        })
+    }
+
+    fn prompt_logprobs(
+        &self,
+        prompt: &[TokenId],
+        given: &[Option<GivenLogprobs>],
+    ) -> Result<Vec<Option<PositionLogprobs>>, Error> {
+        let positions = prompt_positions(prompt, given)?;
+        let TextDecodeOptions {
+            decode, fragments, ..
+        } = &*self.options;
+        logprobs::fill_prompt(&self.tokenizer, prompt, &positions, decode, *fragments)
+    }
+
+    /// Pushes what was sampled, and ends the text if the engine says so.
+    fn push_sampled(
+        &self,
+        generation: &mut Generation,
+        update: &EngineUpdate,
+    ) -> Result<Progress, Error> {
+        let mut filler = update.logprobs.as_ref().map(|given| LogprobFiller {
+            given: given.iter(),
+            fragments: self.options.fragments,
+            filled: Vec::with_capacity(given.len()),
+        });
+        let ids = update.token_ids.as_slice();
+        if let ([id], None, true) = (ids, &update.finish_reason, self.intermediate)
+            && let Some(table) = self.tokenizer.table()
+            && generation.push_copied(table, *id)
+        {
+            if let Some(observer) = &mut filler {
+                observer.look(generation.stream(), *id)?;
+            }
+            let text = table.copied_text(*id).unwrap_or_default();
+            return Ok(Progress {
+                decoded: Some(Arc::new(DecodedText::of_token(*id, text))),
+                logprobs: filler.map(|filler| filler.filled),
+                pushed: Pushed::all(1),
+                has_ended: false,
+            });
+        }
+        let pushed = generation.attempt(ids, |generation| {
+            let last_is_silent = self.ends_in_silence(update);
+            let pushed = match &mut filler {
+                Some(observer) => generation.push(ids, last_is_silent, observer),
+                None => generation.push(ids, last_is_silent, &mut ()),
+            }?;
+            if pushed.stopped.is_none() && update.finish_reason.is_some() {
+                generation.finish()?;
+            }
+            Ok(pushed)
+        })?;
+        let shows = self.intermediate || generation.has_ended();
+        Ok(Progress {
+            decoded: shows
+                .then(|| generation.next_chunk())
+                .flatten()
+                .map(Arc::new),
+            logprobs: filler.map(|filler| filler.filled),
+            has_ended: generation.has_ended(),
+            pushed,
+        })
+    }
+
+    /// Whether the last id of an update is the engine's end of the text, and no part of it. An engine
+    /// that stopped at another id, or at a string, has sampled nothing but text.
+    fn ends_in_silence(&self, update: &EngineUpdate) -> bool {
+        let reason = update.finish_reason.as_ref();
+        let Some(FinishReason { stop, .. }) =
+            reason.filter(|reason| reason.kind == FinishKind::Stop)
+        else {
+            return false;
+        };
+        let at_last = match stop {
+            None => true,
+            Some(Stop::Token(id)) => update.token_ids.last() == Some(id),
+            Some(Stop::String(_)) => false,
+        };
+        at_last && !self.options.include_stop
+    }
+
+    /// The event of an update that went well, if it has one.
+    fn count(&mut self, update: &EngineUpdate, progress: Progress) -> Option<TextDelta> {
+        let Progress {
+            decoded,
+            logprobs,
+            pushed: Pushed { kept, stopped },
+            has_ended,
+        } = progress;
+        let (kept, dropped) = update.token_ids.split_at(kept);
+        self.usage.output_token_count += kept.len() as u64;
+        let cached = &mut self.usage.cached_token_count;
+        *cached = (*cached).max(update.cached_token_count);
+        let mut sampled = SampledDelta {
+            token_ids: kept.to_vec(),
+            logprobs,
+        };
+        if !self.intermediate {
+            self.sampled.append(sampled);
+            if !has_ended {
+                return None;
+            }
+            sampled = std::mem::take(&mut self.sampled);
+        }
+        let stop_match = stopped.as_ref().map(|stopped| stopped.stop_match.clone());
+        let stop = stop_match
+            .as_ref()
+            .map(|stop_match| stop_match.stop.clone());
+        let own_reason = stop.as_ref().map(|stop| FinishReason {
+            kind: FinishKind::Stop,
+            stop: Some(stop.clone()),
+        });
+        self.abort_cause = stop;
+        let reason = own_reason.or_else(|| update.finish_reason.clone());
+        Some(TextDelta {
+            decoded: decoded.unwrap_or_default(),
+            sampled: Arc::new(sampled),
+            finished: reason.map(|finish_reason| {
+                Box::new(Finished {
+                    usage: self.usage,
+                    finish_reason,
+                    stop_match,
+                    dropped_token_ids: dropped.to_vec(),
+                    first_cut_token: stopped.and_then(|stopped| stopped.first_cut_token),
+                })
+            }),
+        })
+    }
+
+    /// Says so if the updates have ended and the request has not.
+    ///
+    /// # Errors
+    /// [`Error::Request`].
+    pub fn close(&self) -> Result<(), Error> {
+        if self.is_finished() {
+            return Ok(());
+        }
+        Err(self.failed("has no end: its updates ended without a finish reason"))
+    }
+}
+
+/// What an update came to.
+struct Progress {
+    decoded: Option<Arc<DecodedText>>,
+    logprobs: Option<Vec<PositionLogprobs>>,
+    pushed: Pushed,
+    has_ended: bool,
+}
+
+/// What an engine told of the tokens of a prompt, where it told anything.
+///
+/// # Errors
+/// [`Error::BadUpdate`] if they are not those of this prompt.
+pub fn prompt_positions(
+    prompt: &[TokenId],
+    given: &[Option<GivenLogprobs>],
+) -> Result<Vec<Option<PositionLogprobs>>, Error> {
+    if given.len() != prompt.len() {
+        return Err(Error::BadUpdate(format!(
+            "prompt_logprobs must have one entry per prompt token: {} for {} tokens",
+            given.len(),
+            prompt.len()
+        )));
+    }
+    let of_token = |(at, (&id, given)): (usize, (&TokenId, &Option<GivenLogprobs>))| {
+        let Some(given) = given.clone() else {
+            return Ok(None);
+        };
+        given.at(id).map(Some).ok_or_else(|| {
+            Error::BadUpdate(format!(
+                "prompt_logprobs[{at}] is not of the prompt's token, {id}"
+            ))
+        })
+    };
+    prompt.iter().zip(given).enumerate().map(of_token).collect()
+}
