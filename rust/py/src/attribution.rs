@@ -2,8 +2,9 @@
 
 use crate::ids::token_id;
 use crate::position::position;
+use crate::value::with_keywords;
 use detok_core as core;
-use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySlice, PyTuple, PyType};
 use std::sync::Arc;
@@ -160,8 +161,7 @@ impl TokenAttribution {
         let keywords = PyDict::new(py);
         keywords.set_item("continues_char", self.0.continues_char)?;
         keywords.set_item("cut", self.0.cut)?;
-        let partial = py.import("functools")?.getattr("partial")?;
-        let make = partial.call((py.get_type::<Self>(),), Some(&keywords))?;
+        let make = with_keywords(py.get_type::<Self>(), &keywords)?;
         Ok((make, (self.0.token_id, self.anchor())))
     }
 }
@@ -198,20 +198,8 @@ impl AttributionList {
             }
             return Ok(items.into_any());
         }
-        // An index that no machine word holds is out of range like any other.
-        let index = index.extract::<isize>().or_else(|error| {
-            if error.is_instance_of::<PyOverflowError>(py) {
-                Ok(isize::MAX)
-            } else {
-                Err(error)
-            }
-        })?;
-        let at = if index < 0 {
-            index + records.len().cast_signed()
-        } else {
-            index
-        };
-        Ok(Bound::new(py, record(records, at.cast_unsigned())?)?.into_any())
+        let at = crate::position::index(index, records.len())?.unwrap_or(records.len());
+        Ok(Bound::new(py, record(records, at)?)?.into_any())
     }
 
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -39,9 +39,16 @@ const FLAG_CUT: u8 = 4;
 
 impl DecodedText {
     pub(crate) fn new_from(decoded: core::DecodedText) -> Self {
+        Self::new_shared(Arc::new(decoded))
+    }
+
+    /// Changing it changes a copy.
+    pub(crate) fn new_shared(decoded: Arc<core::DecodedText>) -> Self {
         Self(Mutex::new(State {
-            decoded: Arc::new(decoded),
-            ..State::default()
+            decoded,
+            unread: None,
+            index: None,
+            columns: None,
         }))
     }
 
@@ -64,7 +71,8 @@ impl DecodedText {
         })
     }
 
-    fn decoded(&self, py: Python<'_>) -> PyResult<Arc<core::DecodedText>> {
+    /// As it is now; later changes leave it as it is.
+    pub(crate) fn decoded(&self, py: Python<'_>) -> PyResult<Arc<core::DecodedText>> {
         Ok(Arc::clone(&self.state(py)?.decoded))
     }
 
@@ -117,7 +125,7 @@ impl DecodedText {
     }
 }
 
-fn flags(record: &core::TokenAttribution) -> u8 {
+pub(crate) fn flags(record: &core::TokenAttribution) -> u8 {
     let flag = |set: bool, bit: u8| if set { bit } else { 0 };
     flag(record.anchor.is_visible(), FLAG_VISIBLE)
         | flag(record.continues_char, FLAG_CONTINUES_CHAR)

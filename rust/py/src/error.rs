@@ -25,6 +25,7 @@ macro_rules! exception {
 
 exception!(detok_error, "DetokError");
 exception!(internal_error, "InternalError");
+exception!(request_error, "RequestError");
 exception!(state_error, "StateError");
 exception!(stream_finished_error, "StreamFinishedError");
 exception!(tokenizer_load_error, "TokenizerLoadError");
@@ -35,18 +36,29 @@ pub(crate) fn to_py(py: Python<'_>, error: Error) -> PyErr {
     let message = error.to_string();
     match error {
         Error::UnknownToken { id, index, .. } => unknown_token_error(py, (message, id, index)),
-        Error::Finished => stream_finished_error(py, message),
-        Error::OutputNotKept => state_error(py, message),
+        Error::Finished | Error::Ended(_) => stream_finished_error(py, message),
+        Error::Request { request_id, .. } => request_error(py, (message, request_id)),
+        Error::OutputNotKept | Error::NoSlot(_) => state_error(py, message),
         Error::TextTooLong { .. }
         | Error::CutInsideCharacter { .. }
         | Error::CutBeforeHandedOut { .. }
         | Error::ReversedRange { .. }
-        | Error::BadAttribution { .. } => PyValueError::new_err(message),
+        | Error::BadAttribution { .. }
+        | Error::BadStep(_)
+        | Error::BadStop(_)
+        | Error::BadUpdate(_) => PyValueError::new_err(message),
         // A Python source's own exception comes back as it was raised.
         Error::Source(source) => match source.downcast::<PyErr>() {
             Ok(raised) => *raised,
             Err(_) => detok_error(py, message),
         },
+        Error::InSlot { slot, error } => {
+            let raised = to_py(py, *error);
+            match raised.add_note(py, format!("while slot {slot} of a batch was decoded")) {
+                Ok(()) => raised,
+                Err(error) => error,
+            }
+        }
         _ => detok_error(py, message),
     }
 }

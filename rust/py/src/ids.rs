@@ -31,45 +31,75 @@ impl<'py> FromPyObject<'_, 'py> for Argument<'py> {
     }
 }
 
+/// What the numbers of a sequence are, for errors.
+#[derive(Clone, Copy)]
+pub(crate) enum Noun {
+    TokenId,
+    Slot,
+    Count,
+}
+
+impl Noun {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::TokenId => "token id",
+            Self::Slot => "slot",
+            Self::Count => "count",
+        }
+    }
+
+    fn out_of_range(self, number: Bound<'_, PyAny>, index: usize) -> PyErr {
+        let word = self.word();
+        let message = format!(
+            "{word} {} at index {index} is outside the range of {word}s, 0 to {}",
+            short_number(&number),
+            TokenId::MAX
+        );
+        match self {
+            Self::TokenId => unknown_token_error(number.py(), (message, number.unbind(), index)),
+            Self::Slot | Self::Count => PyValueError::new_err(message),
+        }
+    }
+}
+
 /// One id. `index` is its position in this call, for errors.
 #[inline]
 pub(crate) fn token_id(id: &Bound<'_, PyAny>, index: usize) -> PyResult<TokenId> {
+    number(Noun::TokenId, id, index)
+}
+
+/// One slot.
+pub(crate) fn slot(slot: &Bound<'_, PyAny>) -> PyResult<u32> {
+    number(Noun::Slot, slot, 0)
+}
+
+#[inline]
+fn number(noun: Noun, number: &Bound<'_, PyAny>, index: usize) -> PyResult<u32> {
     // `bool` is a subclass of `int`, so the exact type refuses it.
-    if id.is_exact_instance_of::<PyInt>()
-        && let Ok(id) = id.extract::<u32>()
+    if number.is_exact_instance_of::<PyInt>()
+        && let Ok(number) = number.extract::<u32>()
     {
-        return Ok(id);
+        return Ok(number);
     }
-    unusual_id(id, index)
+    unusual_number(noun, number, index)
 }
 
 #[cold]
-fn unusual_id(id: &Bound<'_, PyAny>, index: usize) -> PyResult<TokenId> {
-    let py = id.py();
-    let has_index = id.hasattr("__index__")?;
-    if id.is_instance_of::<PyBool>() || !has_index {
+fn unusual_number(noun: Noun, number: &Bound<'_, PyAny>, index: usize) -> PyResult<u32> {
+    let has_index = number.hasattr("__index__")?;
+    if number.is_instance_of::<PyBool>() || !has_index {
         return Err(PyTypeError::new_err(format!(
-            "token id at index {index} must be an int, not {}: {}",
-            type_name(id),
-            short_repr(id)
+            "{} at index {index} must be an int, not {}: {}",
+            noun.word(),
+            type_name(number),
+            short_repr(number)
         )));
     }
-    let number = py.import("operator")?.call_method1("index", (id,))?;
-    match number.extract::<u32>() {
-        Ok(id) => Ok(id),
-        Err(_) => Err(unknown_token_error(
-            py,
-            (
-                format!(
-                    "token id {} at index {index} is outside the range of token ids, 0 to {}",
-                    short_number(&number),
-                    TokenId::MAX
-                ),
-                number.unbind(),
-                index,
-            ),
-        )),
-    }
+    let operator = number.py().import("operator")?;
+    let number = operator.call_method1("index", (number,))?;
+    number
+        .extract::<u32>()
+        .map_err(|_| noun.out_of_range(number, index))
 }
 
 /// An int in words; Python refuses to write out those of thousands of digits.
@@ -83,14 +113,14 @@ fn short_number(number: &Bound<'_, PyAny>) -> String {
     }
 }
 
-fn type_name(object: &Bound<'_, PyAny>) -> String {
+pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
     object
         .get_type()
         .name()
         .map_or_else(|_| "object".into(), |name| name.to_string())
 }
 
-fn short_repr(object: &Bound<'_, PyAny>) -> String {
+pub(crate) fn short_repr(object: &Bound<'_, PyAny>) -> String {
     let repr = object
         .repr()
         .map_or_else(|_| "?".into(), |repr| repr.to_string());
@@ -106,44 +136,53 @@ const SIGNALS_EVERY: usize = 1 << 16;
 
 /// All ids of a sequence or buffer.
 pub(crate) fn token_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
+    numbers(Noun::TokenId, ids)
+}
+
+/// All numbers of a sequence or buffer.
+pub(crate) fn numbers(noun: Noun, numbers: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     let mut all = Vec::new();
-    read_token_ids(ids, &mut all)?;
+    read_numbers(noun, numbers, &mut all)?;
     Ok(all)
 }
 
-/// The same into `all`, in place of what it had; its memory serves one sequence after the other.
+/// All ids into `all`, in place of what it had; its memory serves one sequence after the other.
 pub(crate) fn read_token_ids(ids: &Bound<'_, PyAny>, all: &mut Vec<TokenId>) -> PyResult<()> {
+    read_numbers(Noun::TokenId, ids, all)
+}
+
+fn read_numbers(noun: Noun, numbers: &Bound<'_, PyAny>, all: &mut Vec<u32>) -> PyResult<()> {
     all.clear();
-    if let Ok(list) = ids.cast::<PyList>()
+    if let Ok(list) = numbers.cast::<PyList>()
         && read_plain_list(list, all)
     {
         return Ok(());
     }
-    *all = unusual_ids(ids)?;
+    *all = unusual_numbers(noun, numbers)?;
     Ok(())
 }
 
-fn unusual_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
+fn unusual_numbers(noun: Noun, ids: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     if let Ok(list) = ids.cast::<PyList>() {
         // Unlike the list, a tuple cannot change under an `__index__`.
-        return tuple_ids(&list.to_tuple());
+        return tuple_numbers(noun, &list.to_tuple());
     }
     if let Ok(tuple) = ids.cast::<PyTuple>() {
-        return tuple_ids(tuple);
+        return tuple_numbers(noun, tuple);
     }
-    if let Some(buffer) = id_buffer(ids)?
-        && let Some(ids) = buffer.to_ids(ids.py())?
+    if let Some(buffer) = id_buffer(noun, ids)?
+        && let Some(ids) = buffer.to_numbers(noun, ids.py())?
     {
         return Ok(ids);
     }
-    check_sequence(ids)?;
+    check_sequence(noun, ids)?;
     let mut all = Vec::new();
     for index in 0..ids.len()? {
         // A range may be long beyond patience.
         if index % SIGNALS_EVERY == 0 {
             ids.py().check_signals()?;
         }
-        all.push(token_id(&ids.get_item(index)?, index)?);
+        all.push(number(noun, &ids.get_item(index)?, index)?);
     }
     Ok(all)
 }
@@ -188,12 +227,12 @@ fn read_plain_list(_list: &Bound<'_, PyList>, _all: &mut Vec<TokenId>) -> bool {
     false
 }
 
-fn tuple_ids(tuple: &Bound<'_, PyTuple>) -> PyResult<Vec<TokenId>> {
-    let mut ids = Vec::with_capacity(tuple.len());
-    for (index, id) in tuple.iter_borrowed().enumerate() {
-        ids.push(token_id(&id, index)?);
+fn tuple_numbers(noun: Noun, tuple: &Bound<'_, PyTuple>) -> PyResult<Vec<u32>> {
+    let mut numbers = Vec::with_capacity(tuple.len());
+    for (index, item) in tuple.iter_borrowed().enumerate() {
+        numbers.push(number(noun, &item, index)?);
     }
-    Ok(ids)
+    Ok(numbers)
 }
 
 /// Ids in memory, by their width and sign.
@@ -208,20 +247,20 @@ enum IdBuffer {
 }
 
 impl IdBuffer {
-    fn to_ids(&self, py: Python<'_>) -> PyResult<Option<Vec<TokenId>>> {
+    fn to_numbers(&self, noun: Noun, py: Python<'_>) -> PyResult<Option<Vec<u32>>> {
         let ids = match self {
             Self::Unaligned => return Ok(None),
             Self::Empty => Ok(Vec::new()),
             Self::U32(buffer) => buffer.to_vec(py),
-            Self::I32(buffer) => narrowed(py, &buffer.to_vec(py)?),
-            Self::U64(buffer) => narrowed(py, &buffer.to_vec(py)?),
-            Self::I64(buffer) => narrowed(py, &buffer.to_vec(py)?),
+            Self::I32(buffer) => narrowed(noun, py, &buffer.to_vec(py)?),
+            Self::U64(buffer) => narrowed(noun, py, &buffer.to_vec(py)?),
+            Self::I64(buffer) => narrowed(noun, py, &buffer.to_vec(py)?),
         };
         ids.map(Some)
     }
 }
 
-fn narrowed<'py, T>(py: Python<'py>, ids: &[T]) -> PyResult<Vec<TokenId>>
+fn narrowed<'py, T>(noun: Noun, py: Python<'py>, ids: &[T]) -> PyResult<Vec<u32>>
 where
     T: Copy + TryInto<TokenId> + std::fmt::Display + IntoPyObject<'py>,
 {
@@ -231,7 +270,7 @@ where
             Ok(id) => narrow.push(id),
             // The same error as for an int of this value.
             Err(_) => match id.into_py_any(py) {
-                Ok(id) => narrow.push(unusual_id(id.bind(py), index)?),
+                Ok(id) => narrow.push(unusual_number(noun, id.bind(py), index)?),
                 Err(error) => return Err(error),
             },
         }
@@ -240,10 +279,11 @@ where
 }
 
 /// The buffer of an array of ids; `None` if the object has no buffer.
-fn id_buffer(ids: &Bound<'_, PyAny>) -> PyResult<Option<IdBuffer>> {
+fn id_buffer(noun: Noun, ids: &Bound<'_, PyAny>) -> PyResult<Option<IdBuffer>> {
+    let word = noun.word();
     if ids.is_instance_of::<PyBytes>() || ids.is_instance_of::<PyByteArray>() {
         return Err(PyTypeError::new_err(format!(
-            "token ids must be integers, not bytes: {}",
+            "{word}s must be integers, not bytes: {}",
             short_repr(ids)
         )));
     }
@@ -252,7 +292,7 @@ fn id_buffer(ids: &Bound<'_, PyAny>) -> PyResult<Option<IdBuffer>> {
     };
     if buffer.dimensions() != 1 {
         return Err(PyValueError::new_err(format!(
-            "token ids must be a 1-D array, not {}-D",
+            "{word}s must be a 1-D array, not {}-D",
             buffer.dimensions()
         )));
     }
@@ -281,7 +321,7 @@ fn id_buffer(ids: &Bound<'_, PyAny>) -> PyResult<Option<IdBuffer>> {
         ElementType::SignedInteger { bytes: 8 } if native => buffer.into_typed().map(IdBuffer::I64),
         _ => {
             return Err(PyTypeError::new_err(format!(
-                "token ids must be an array of native 32- or 64-bit integers, not of format {format:?}"
+                "{word}s must be an array of native 32- or 64-bit integers, not of format {format:?}"
             )));
         }
     };
@@ -290,19 +330,20 @@ fn id_buffer(ids: &Bound<'_, PyAny>) -> PyResult<Option<IdBuffer>> {
 }
 
 /// Refuses what is no sequence of ids, before an item of it is read.
-fn check_sequence(ids: &Bound<'_, PyAny>) -> PyResult<()> {
+fn check_sequence(noun: Noun, ids: &Bound<'_, PyAny>) -> PyResult<()> {
+    let word = noun.word();
     // Tensors are no registered sequences, but have a length and items.
     let is_text = ids.is_instance_of::<PyString>();
     if is_text || !ids.hasattr("__len__")? || !ids.hasattr("__getitem__")? || ids.hasattr("keys")? {
         return Err(PyTypeError::new_err(format!(
-            "token ids must be a list, a tuple, a range or an array of integers, not {}: {}",
+            "{word}s must be a list, a tuple, a range or an array of integers, not {}: {}",
             type_name(ids),
             short_repr(ids)
         )));
     }
     match ids.getattr("ndim") {
         Ok(dimensions) if !dimensions.eq(1)? => Err(PyValueError::new_err(format!(
-            "token ids must be 1-D, not {dimensions}-D"
+            "{word}s must be 1-D, not {dimensions}-D"
         ))),
         _ => Ok(()),
     }
@@ -327,8 +368,8 @@ impl<'a, 'py> PromptIds<'a, 'py> {
         if let Ok(tuple) = ids.cast::<PyTuple>() {
             return Ok(Self::Tuple(tuple));
         }
-        if id_buffer(ids)?.is_none() {
-            check_sequence(ids)?;
+        if id_buffer(Noun::TokenId, ids)?.is_none() {
+            check_sequence(Noun::TokenId, ids)?;
         }
         Ok(Self::Other(ids, ids.len()?))
     }

@@ -1,28 +1,56 @@
 //! The Python face of `detok-core`: signatures, conversions, one error map. No algorithm.
 #![deny(unsafe_code)]
 
+mod arrow;
 mod attribution;
+mod batch;
 mod choice;
 mod decoded;
 mod error;
+mod event;
+mod finish;
 mod ids;
 mod lock;
+mod logprobs;
+mod options;
 mod position;
+mod request;
 mod source;
+mod step_output;
 mod stream;
 mod strings;
 mod tokenizer;
+mod update;
+mod value;
 
 #[pyo3::pymodule]
 mod _core {
     #[pymodule_export]
+    use crate::arrow::ArrowBatch;
+    #[pymodule_export]
     use crate::attribution::{AttributionList, TokenAnchor, TokenAttribution};
     #[pymodule_export]
+    use crate::batch::BatchDecoder;
+    #[pymodule_export]
     use crate::decoded::DecodedText;
+    #[pymodule_export]
+    use crate::event::{SampledDelta, Start, TextDelta};
+    #[pymodule_export]
+    use crate::finish::{FinishReason, Finished, StopMatch, TokenUsage};
+    #[pymodule_export]
+    use crate::logprobs::{PositionLogprobs, TokenLogprob};
+    #[pymodule_export]
+    use crate::options::TextDecodeOptions;
+    #[pymodule_export]
+    use crate::request::RequestDecoder;
+    #[pymodule_export]
+    use crate::step_output::StepOutput;
     #[pymodule_export]
     use crate::stream::{ChunkIterator, DecodeStream};
     #[pymodule_export]
     use crate::tokenizer::Tokenizer;
+    #[pymodule_export]
+    use crate::update::EngineUpdate;
 
     #[pymodule_export]
     #[allow(non_upper_case_globals)]

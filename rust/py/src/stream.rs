@@ -7,7 +7,7 @@ use crate::lock::StreamLock;
 use crate::position::position;
 use crate::tokenizer::{DETACH_FROM, Tokenizer, decode_options};
 use detok_core as core;
-use detok_core::{StepText, StreamOptions};
+use detok_core::{Pending, StepText, StreamOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -172,12 +172,9 @@ impl DecodeStream {
     /// What is withheld, and why.
     #[getter]
     fn pending(&self, py: Python<'_>) -> PyResult<HashMap<&'static str, usize>> {
-        let pending = self.with(py, |stream| Ok(stream.pending()))?;
-        Ok(HashMap::from([
-            ("incomplete_bytes", pending.incomplete_bytes),
-            ("held_bytes", pending.held_bytes),
-            ("waiting_tokens", pending.waiting_tokens),
-        ]))
+        Ok(pending_counts(
+            self.with(py, |stream| Ok(stream.pending()))?,
+        ))
     }
 
     /// Tokens pushed since the start.
@@ -206,6 +203,15 @@ impl DecodeStream {
             pending.incomplete_bytes, pending.held_bytes
         ))
     }
+}
+
+/// What is withheld, by its name.
+pub(crate) fn pending_counts(pending: Pending) -> HashMap<&'static str, usize> {
+    HashMap::from([
+        ("incomplete_bytes", pending.incomplete_bytes),
+        ("held_bytes", pending.held_bytes),
+        ("waiting_tokens", pending.waiting_tokens),
+    ])
 }
 
 /// The one string that a broken byte gives, shared: a stream may have nothing else.

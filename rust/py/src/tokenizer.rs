@@ -111,51 +111,69 @@ pub(crate) fn decode_options(
     Ok(DecodeOptions {
         skip_special_tokens,
         keep_special_tokens: match keep_special_tokens.given() {
-            Some(tokens) => kept_tokens(tokenizer, tokens)?,
+            Some(tokens) => {
+                resolve_kept_tokens(tokens.py(), tokenizer, &read_kept_tokens(tokens)?)?
+            }
             None => None,
         },
         unknown_ids: choose("unknown_ids", unknown_ids, &UNKNOWN_IDS)?,
     })
 }
 
-fn kept_tokens(
-    tokenizer: &Tokenizer,
-    tokens: &Bound<'_, PyAny>,
-) -> PyResult<Option<Arc<[TokenId]>>> {
-    let py = tokens.py();
+/// A special token to keep, as the caller names it.
+#[derive(Clone, PartialEq, Eq, Hash, IntoPyObjectRef)]
+pub(crate) enum KeptToken {
+    Name(String),
+    Id(TokenId),
+}
+
+pub(crate) fn read_kept_tokens(tokens: &Bound<'_, PyAny>) -> PyResult<Vec<KeptToken>> {
     if tokens.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err(
             "keep_special_tokens must be an iterable of names and ids; put a single name into a list",
         ));
     }
-    let mut kept = Vec::new();
+    let mut all = Vec::new();
     for (index, token) in tokens.try_iter()?.enumerate() {
         let token = token?;
-        let Ok(name) = token.cast::<PyString>() else {
-            let id = token_id(&token, index)?;
-            if tokenizer
-                .core
-                .id_to_token(id)
-                .map_err(|error| to_py(py, error))?
-                .is_none()
-            {
-                let message = format!(
-                    "keep_special_tokens[{index}]: token id {id} is unknown to the tokenizer"
-                );
-                return Err(unknown_token_error(py, (message, id, index)));
+        all.push(match token.cast::<PyString>() {
+            Ok(name) => KeptToken::Name(name.to_cow()?.into_owned()),
+            Err(_) => KeptToken::Id(token_id(&token, index)?),
+        });
+    }
+    Ok(all)
+}
+
+/// The ids of special tokens to keep, which the tokenizer must have.
+pub(crate) fn resolve_kept_tokens(
+    py: Python<'_>,
+    tokenizer: &Tokenizer,
+    tokens: &[KeptToken],
+) -> PyResult<Option<Arc<[TokenId]>>> {
+    let core = &tokenizer.core;
+    let mut kept = Vec::new();
+    for (index, token) in tokens.iter().enumerate() {
+        kept.push(match token {
+            KeptToken::Id(id) => {
+                let name = core.id_to_token(*id).map_err(|error| to_py(py, error))?;
+                if name.is_none() {
+                    let message = format!(
+                        "keep_special_tokens[{index}]: token id {id} is unknown to the tokenizer"
+                    );
+                    return Err(unknown_token_error(py, (message, *id, index)));
+                }
+                *id
             }
-            kept.push(id);
-            continue;
-        };
-        let id = tokenizer
-            .core
-            .token_to_id(&name.to_cow()?)
-            .map_err(|error| to_py(py, error))?;
-        kept.push(id.ok_or_else(|| {
-            PyValueError::new_err(format!(
-                "keep_special_tokens[{index}]: the tokenizer has no token {name:?}"
-            ))
-        })?);
+            KeptToken::Name(name) => {
+                let id = core.token_to_id(name).map_err(|error| to_py(py, error))?;
+                id.ok_or_else(|| {
+                    let name = PyString::new(py, name);
+                    PyValueError::new_err(format!(
+                        "keep_special_tokens[{index}]: the tokenizer has no token {name:?}"
+                    ))
+                })?
+            }
+        });
     }
     kept.sort_unstable();
     Ok((!kept.is_empty()).then(|| kept.into()))

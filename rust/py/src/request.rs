@@ -1,0 +1,165 @@
+//! `RequestDecoder`.
+
+use crate::error::{guarded, to_py};
+use crate::event::EventObject;
+use crate::ids::token_ids;
+use crate::lock::StreamLock;
+use crate::options::{TextDecodeOptions, options_for};
+use crate::tokenizer::{DETACH_FROM, Tokenizer};
+use crate::update::EngineUpdate;
+use detok_core as core;
+use detok_core::{Event, Stop};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString};
+use std::sync::{Mutex, PoisonError};
+
+/// The event stream of one request, without I/O.
+#[pyclass(frozen, module = "detok")]
+pub(crate) struct RequestDecoder {
+    decoder: StreamLock<core::RequestDecoder>,
+    /// Whether decoding may run code of the caller.
+    calls_python: bool,
+    request_id: Py<PyString>,
+    /// The latest that the engine told. Taken under the decoder's lock only, and never while Python
+    /// code runs.
+    kv_transfer_params: Mutex<Option<Py<PyAny>>>,
+}
+
+/// What a push came to.
+struct Pushed {
+    events: core::Events,
+    /// The engine's object, at the end.
+    kv_transfer_params: Option<Py<PyAny>>,
+    /// What it took the place of: to be dropped behind the lock, as that may run Python code.
+    _replaced: Option<Py<PyAny>>,
+}
+
+impl RequestDecoder {
+    /// Runs `call` under the lock; what it gives becomes Python's behind it.
+    fn with<R>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut core::RequestDecoder) -> Result<R, core::Error>,
+    ) -> PyResult<R> {
+        guarded(py, || self.decoder.with(py, self.calls_python, call))?
+            .map_err(|error| to_py(py, error))
+    }
+
+    fn push_update(&self, py: Python<'_>, update: &EngineUpdate) -> PyResult<Pushed> {
+        let core = &update.core;
+        let detach = core.token_ids.len() >= DETACH_FROM && !self.calls_python;
+        self.with(py, |decoder| {
+            let events = if detach {
+                py.detach(|| decoder.push(core))
+            } else {
+                decoder.push(core)
+            }?;
+            let told = update.kv_transfer_params.as_ref();
+            let is_finished = decoder.is_finished();
+            if told.is_none() && !is_finished {
+                return Ok(Pushed {
+                    events,
+                    kv_transfer_params: None,
+                    _replaced: None,
+                });
+            }
+            let latest = self.kv_transfer_params.lock();
+            let mut latest = latest.unwrap_or_else(PoisonError::into_inner);
+            let replaced = told.and_then(|told| latest.replace(told.clone_ref(py)));
+            Ok(Pushed {
+                events,
+                kv_transfer_params: if is_finished { latest.take() } else { None },
+                _replaced: replaced,
+            })
+        })
+    }
+}
+
+#[pymethods]
+impl RequestDecoder {
+    #[new]
+    #[pyo3(signature = (tokenizer, prompt_token_ids = None, options = None, *, request_id = "", intermediate = true))]
+    fn new(
+        tokenizer: &Bound<'_, Tokenizer>,
+        prompt_token_ids: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, TextDecodeOptions>>,
+        request_id: &str,
+        intermediate: bool,
+    ) -> PyResult<Self> {
+        let py = tokenizer.py();
+        let prompt = prompt_token_ids.map(token_ids).transpose()?;
+        let options = options_for(options, tokenizer)?;
+        let core = tokenizer.get().core();
+        let decoder = guarded(py, || {
+            let id = request_id.to_owned();
+            core::RequestDecoder::open(core, prompt.map(Into::into), options, id, intermediate)
+                .map_err(|error| to_py(py, error))
+        })?;
+        Ok(Self {
+            decoder: StreamLock::new(decoder),
+            calls_python: tokenizer.get().calls_python(),
+            request_id: PyString::new(py, request_id).unbind(),
+            kv_transfer_params: Mutex::new(None),
+        })
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self.kv_transfer_params.try_lock() {
+            Ok(params) => visit.call(&*params),
+            // In use, so not garbage.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The events of one update.
+    fn push<'py>(
+        &self,
+        py: Python<'py>,
+        update: &Bound<'py, EngineUpdate>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let pushed = self.push_update(py, update.get())?;
+        let mut params = pushed.kv_transfer_params;
+        let objects = pushed.events.into_iter().map(|event| match event {
+            Event::Start(start) => EventObject::Start(start),
+            Event::TextDelta(delta) => EventObject::TextDelta(delta, params.take()),
+        });
+        PyList::new(py, objects)
+    }
+
+    /// Says so if the updates have ended and the request has not.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |decoder| decoder.close())
+    }
+
+    /// The stop of the request's own that ended it.
+    #[getter]
+    fn abort_cause(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
+        self.with(py, |decoder| {
+            Ok(decoder.abort_cause().map(|stop| match stop {
+                Stop::String(_) => "stop_string",
+                Stop::Token(_) => "stop_token_id",
+            }))
+        })
+    }
+
+    #[getter]
+    fn is_finished(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(py, |decoder| Ok(decoder.is_finished()))
+    }
+
+    #[getter]
+    fn request_id(&self, py: Python<'_>) -> Py<PyString> {
+        self.request_id.clone_ref(py)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let state = if self.is_finished(py)? {
+            "finished"
+        } else {
+            "open"
+        };
+        let id = self.request_id.bind(py).repr()?;
+        Ok(format!("<detok.RequestDecoder {id}: {state}>"))
+    }
+}
