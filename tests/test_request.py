@@ -1,0 +1,932 @@
+"""One request: updates of an engine in, `Start` and `TextDelta` out; and the values that these are made of."""
+
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import detok
+import numpy as np
+import pytest
+from detok import (
+    DecodedText,
+    EngineUpdate,
+    Finished,
+    FinishReason,
+    PositionLogprobs,
+    RequestDecoder,
+    SampledDelta,
+    Start,
+    StopMatch,
+    TextDecodeOptions,
+    TextDelta,
+    TokenAnchor,
+    TokenAttribution,
+    TokenLogprob,
+    TokenUsage,
+)
+from engine import collect, marks, places, serve, updates, vocabulary
+from helpers import CountingDecoder, groupings, ones
+
+HIDDEN, UNKNOWN = "<|hidden|>", None
+E4, BD, A0 = b"\xe4", b"\xbd", b"\xa0"  # 你
+TIMEOUT = 60
+
+# ------------------------------------------------------------------ the contract's rows
+
+# name: (tokens, options, chunk and records of each update, of the end too if no stop came; all records)
+STREAMS = {
+    "5": (["o", "k"], {}, [("o", "V0"), ("k", "V0"), ("", "")], "V0 V1"),
+    "6": ([E4, BD, A0], {}, [("", ""), ("", ""), ("你", "V0 V0 V0"), ("", "")], "V0 V0 V0"),
+    "7": (["abcd"], {"min_bytes_to_buffer": 2}, [("ab", "V0"), ("cd", "")], "V0"),
+    "8": (["a", HIDDEN, "b"], {}, [("a", "V0"), ("", "Z0"), ("b", "V0"), ("", "")], "V0 Z1 V1"),
+    "9": ([E4, HIDDEN, BD, A0], {}, [*[("", "")] * 3, ("你", "V0 Z0 V0 V0"), ("", "")], "V0 Z0 V0 V0"),
+    "10": ([HIDDEN], {"skip_special_tokens": False}, [(HIDDEN, "V0"), ("", "")], "V0"),
+    "10, kept": ([HIDDEN], {"keep_special_tokens": [HIDDEN]}, [(HIDDEN, "V0"), ("", "")], "V0"),
+    "11": ([""], {}, [("", "Z0"), ("", "")], "Z0"),
+    "12": ([E4, BD], {}, [("", ""), ("", ""), ("\ufffd", "V0 V0")], "V0 V0"),
+    "13": (["ab", "STOP"], {"min_bytes_to_buffer": 32, "stop": "STOP"}, [("", ""), ("ab", "V0 Z2")], "V0 Z2"),
+    "14": (["abcd"], {"min_bytes_to_buffer": 32, "stop": "cd"}, [("ab", "V0")], "V0"),
+    "16": (
+        [UNKNOWN, "H", UNKNOWN, "e"],
+        {"unknown_ids": "skip"},
+        [("", "Z0"), ("H", "V0"), ("", "Z0"), ("e", "V0"), ("", "")],
+        "Z0 V0 Z1 V1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_contract(name):
+    tokens, given, chunks, records = STREAMS[name]
+    tokenizer, ids = vocabulary(*tokens)
+    decoder = RequestDecoder(tokenizer, [], TextDecodeOptions(**given))
+    events = []
+    for update in updates(ones(ids)):
+        if not decoder.is_finished:
+            events += decoder.push(update)
+    assert [(e.decoded.text, marks(e.decoded)) for e in events[1:]] == chunks
+    outcome = collect(events)
+    assert (outcome.text, marks(outcome.joined)) == ("".join(text for text, _ in chunks), records)
+    assert outcome.joined.token_ids == outcome.sampled == ids
+    for groups in groupings(ids, name):
+        for intermediate in (True, False):
+            other = serve(tokenizer, updates(groups), TextDecodeOptions(**given), intermediate=intermediate)
+            assert (other.text, places(other.joined)) == (outcome.text, places(outcome.joined))
+
+
+def test_contract_14_says_what_was_cut():
+    tokenizer, ids = vocabulary("abcd")
+    outcome = serve(tokenizer, updates([ids]), TextDecodeOptions(min_bytes_to_buffer=32, stop="cd"))
+    assert [a.cut for a in outcome.joined.attributions] == [True]
+    assert outcome.finished.stop_match == StopMatch("cd", 2, 0, True)
+
+
+def test_contract_15_a_prompt_has_no_record():
+    tokenizer, (hi, mark) = vocabulary("Hi", "!")
+    outcome = serve(tokenizer, updates([[mark]]), prompt=[hi])
+    assert (outcome.shown, marks(outcome.joined)) == (["!", ""], "V0")
+    assert outcome.start == Start([hi])
+    assert outcome.finished.usage == TokenUsage(1, 1)
+
+
+def test_contract_17_two_clocks():
+    tokenizer, ids = vocabulary(E4, BD, A0)
+    decoder = RequestDecoder(tokenizer, ())
+    start, first = decoder.push(EngineUpdate(ids[:1]))
+    (second,) = decoder.push(EngineUpdate(ids[1:], finish_reason="length"))
+    assert start == Start([])
+    assert first == TextDelta(DecodedText(), SampledDelta(ids[:1]))
+    assert (second.decoded.text, marks(second.decoded)) == ("你", "V0 V0 V0")
+    assert second.decoded.token_ids == ids
+    assert second.sampled == SampledDelta(ids[1:])
+    assert second.finished == Finished(TokenUsage(0, 3), FinishReason("length"))
+
+
+def test_contract_18_the_token_that_ends():
+    tokenizer, ids = vocabulary("a", "!")
+    decoder = RequestDecoder(tokenizer, ())
+    _, delta = decoder.push(EngineUpdate(ids, finish_reason="stop", stop_token_id=ids[1]))
+    assert (delta.decoded.text, marks(delta.decoded)) == ("a", "V0")
+    assert delta.sampled == SampledDelta(ids)
+    assert delta.finished == Finished(TokenUsage(0, 2), FinishReason("stop", ids[1]))
+    assert decoder.abort_cause is None
+
+
+# ------------------------------------------------------------------ order of events
+
+
+def test_start_comes_once_and_every_update_has_a_delta():
+    tokenizer, (a, half, end) = vocabulary("a", E4, "<|end|>")
+    decoder = RequestDecoder(tokenizer, [a, a])
+    got = [decoder.push(EngineUpdate(ids)) for ids in ([], [a], [half], [end, a], [])]
+    assert [[type(event) for event in events] for events in got] == [[Start, TextDelta], *[[TextDelta]] * 4]
+    assert [events[-1].decoded.text for events in got] == ["", "a", "", "\ufffda", ""]
+    assert not decoder.is_finished
+    (last,) = decoder.push(EngineUpdate([half], finish_reason="length"))
+    assert decoder.is_finished
+    # Flushed text and the end of the request are one event.
+    assert last.decoded.text == "\ufffd"
+    assert last.finished == Finished(TokenUsage(2, 5), FinishReason("length"))
+    with pytest.raises(detok.StreamFinishedError):
+        decoder.push(EngineUpdate([a]))
+
+
+def test_an_iterable_of_chunks_holds_each_record_once():
+    tokenizer, ids = vocabulary("ab", E4, BD, A0, "<|end|>", "c")
+    for groups in groupings(ids * 5, "records", 8):
+        outcome = serve(tokenizer, updates(groups))
+        at_once = tokenizer.decode_attributed(ids * 5)
+        assert (outcome.text, places(outcome.joined)) == (at_once.text, places(at_once))
+
+
+def test_all_in_one_delta():
+    """Start with the first update, then nothing, then everything: what the deltas of the other mode add up to."""
+    tokenizer, (a, half, b) = vocabulary("a", E4, "b")
+    lines = [
+        EngineUpdate([a], logprobs=[TokenLogprob(a, -1.0)]),
+        EngineUpdate([half], logprobs=[TokenLogprob(half, -2.0)], cached_token_count=3),
+        EngineUpdate([b], logprobs=[TokenLogprob(b, -3.0)], finish_reason="length", kv_transfer_params="kv"),
+    ]
+    decoder = RequestDecoder(tokenizer, [a], intermediate=False)
+    first, second, third = (decoder.push(update) for update in lines)
+    assert (first, second) == ([Start([a])], [])
+    (delta,) = third
+    each = serve(tokenizer, lines, prompt=[a])
+    assert delta == TextDelta(each.joined, SampledDelta(each.sampled, each.logprobs), each.finished)
+    assert (delta.decoded.text, marks(delta.decoded)) == ("a\ufffdb", "V0 V1 V4")
+    assert [p.sampled.logprob for p in delta.sampled.logprobs] == [-1.0, -2.0, -3.0]
+    assert delta.finished == Finished(TokenUsage(1, 3, 3), FinishReason("length"), kv_transfer_params="kv")
+    # One update may be all there is.
+    alone = RequestDecoder(tokenizer, [], intermediate=False).push(EngineUpdate([a], finish_reason="length"))
+    assert [type(event) for event in alone] == [Start, TextDelta]
+
+
+def test_all_in_one_delta_of_a_stop():
+    tokenizer, ids = vocabulary("a", "ST", "OP", "b")
+    decoder = RequestDecoder(tokenizer, [], TextDecodeOptions(stop="STOP"), intermediate=False)
+    assert [len(decoder.push(EngineUpdate([i]))) for i in ids[:2]] == [1, 0]
+    (delta,) = decoder.push(EngineUpdate(ids[2:]))
+    # No record has left before, so each shows that it was cut.
+    assert [(a.anchor.byte_offset, a.cut) for a in delta.decoded.attributions] == [(0, False), (1, True), (1, True)]
+    assert delta.sampled.token_ids == ids[:3]
+    assert delta.finished.dropped_token_ids == ids[3:]
+    assert decoder.is_finished
+
+
+# ------------------------------------------------------------------ the end
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "abort", "repetition"])
+def test_reasons(reason):
+    tokenizer, (a,) = vocabulary("a")
+    outcome = serve(tokenizer, [EngineUpdate([a, a]), EngineUpdate(finish_reason=reason)])
+    assert outcome.finished == Finished(TokenUsage(0, 2), FinishReason(reason))
+    assert outcome.abort_cause is None
+
+
+def test_usage_of_the_whole_request():
+    """Ids count when they come, hidden and fragments too; cached tokens are the most that was seen."""
+    tokenizer, (half, end, a) = vocabulary(E4, "<|end|>", "a")
+    lines = [
+        EngineUpdate([half, end], cached_token_count=3),
+        EngineUpdate([], cached_token_count=7, kv_transfer_params={"a": 1}),
+        EngineUpdate([a], cached_token_count=5),
+        EngineUpdate([a, end], finish_reason="stop", kv_transfer_params=None),
+    ]
+    usage = serve(tokenizer, lines, prompt=[a] * 9).finished.usage
+    assert (usage.prompt_token_count, usage.output_token_count, usage.cached_token_count) == (9, 5, 7)
+
+
+def test_parameters_for_a_transfer_are_the_last_that_came():
+    tokenizer, (a,) = vocabulary("a")
+    first, second = object(), {"blocks": [1, 2]}
+    for given, expect in [
+        ([None, None], None),
+        ([first, None], first),
+        ([first, second], second),
+        ([None, first], first),
+    ]:
+        lines = [EngineUpdate([a], kv_transfer_params=given[0])]
+        lines += [EngineUpdate([a], kv_transfer_params=given[1], finish_reason="length")]
+        assert serve(tokenizer, lines).finished.kv_transfer_params is expect
+
+
+def test_a_request_without_an_end():
+    tokenizer, (a,) = vocabulary("a")
+    decoder = RequestDecoder(tokenizer, [], request_id="req-7")
+    for _ in range(2):
+        with pytest.raises(detok.RequestError, match="req-7") as caught:
+            decoder.close()
+        assert caught.value.request_id == "req-7"
+        assert isinstance(caught.value, (detok.DetokError, RuntimeError))
+        decoder.push(EngineUpdate([a]))
+    decoder.push(EngineUpdate(finish_reason="abort"))
+    assert decoder.close() is None
+    assert decoder.close() is None
+
+
+def test_an_engines_error():
+    """It names the request and changes nothing: a last update may still come."""
+    tokenizer, (a, half, rest) = vocabulary("a", b"\xe4\xbd", b"\xa0")
+    decoder = RequestDecoder(tokenizer, [], request_id="req-8")
+    decoder.push(EngineUpdate([a, half]))
+    with pytest.raises(detok.RequestError, match="req-8") as caught:
+        decoder.push(EngineUpdate([a], finish_reason="error"))
+    assert caught.value.request_id == "req-8"
+    assert not decoder.is_finished
+    assert decoder.abort_cause is None
+    (delta,) = decoder.push(EngineUpdate([rest], finish_reason="abort"))
+    assert (delta.decoded.text, delta.finished.usage) == ("你", TokenUsage(0, 3))
+
+
+def test_an_error_of_the_engine_before_anything_else():
+    tokenizer, (a,) = vocabulary("a")
+    decoder = RequestDecoder(tokenizer, [a], request_id="req-9")
+    with pytest.raises(detok.RequestError, match="req-9"):
+        decoder.push(EngineUpdate(finish_reason="error"))
+    assert [type(event) for event in decoder.push(EngineUpdate([a]))] == [Start, TextDelta]
+
+
+def test_who_ended_it():
+    """A caller that aborts the engine's request can tell a stop from a client that went away."""
+    tokenizer, (a, stop, end) = vocabulary("a", "STOP", "<|end|>")
+    options = TextDecodeOptions(stop="STOP", stop_token_ids=[end])
+    for ids, cause in [([a], None), ([a, stop], "stop_string"), ([a, end], "stop_token_id")]:
+        for reason in (None, "length"):
+            decoder = RequestDecoder(tokenizer, [], options)
+            assert decoder.abort_cause is None
+            decoder.push(EngineUpdate(ids, finish_reason=reason))
+            assert decoder.abort_cause == cause
+            assert decoder.is_finished is (cause is not None or reason is not None)
+
+
+# ------------------------------------------------------------------ prompts
+
+# name: (with the decoder, with the first update, what comes). Prompts are places in a table: x, half a character.
+PROMPTS = {
+    "with the decoder": ([0, 1], None, [0, 1]),
+    "with the update": (None, [0, 1], [0, 1]),
+    "with both": ([0, 1], [0, 1], [0, 1]),
+    "with both, empty": ([], [], []),
+    "empty, with the decoder": ([], None, []),
+    "empty, with the update": (None, [], []),
+    "of another kind": ((0, 1), np.array([0, 1], np.uint32), [0, 1]),
+    "with neither": (None, None, detok.RequestError),
+    "with both, another": ([0, 1], [0, 0], ValueError),
+    "with both, longer": ([0, 1], [0, 1, 1], ValueError),
+    "with both, one empty": ([], [0], ValueError),
+}
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_prompts(name):
+    given, with_update, expect = PROMPTS[name]
+    tokenizer, (_, _, rest) = vocabulary("x", b"\xe4\xbd", b"\xa0")
+    decoder = RequestDecoder(tokenizer, given, request_id="req-3")
+    first = EngineUpdate([rest], prompt_token_ids=with_update)
+    if isinstance(expect, list):
+        start, delta = decoder.push(first)
+        assert list(start.prompt_token_ids) == expect
+        # The prompt is the context of the first text, wherever it came from.
+        assert delta.decoded.text == ("你" if expect else "\ufffd")
+        # Later updates may repeat it or anything else.
+        (again,) = decoder.push(EngineUpdate([0], prompt_token_ids=[1, 1, 1]))
+        assert again.decoded.text == "x"
+        (last,) = decoder.push(EngineUpdate(finish_reason="length"))
+        assert last.finished.usage.prompt_token_count == len(expect)
+        return
+    with pytest.raises(expect) as caught:
+        decoder.push(first)
+    if expect is detok.RequestError:
+        assert caught.value.request_id == "req-3"
+        assert "req-3" in str(caught.value)
+    else:
+        assert not isinstance(caught.value, detok.DetokError)
+    # Nothing has happened: the right update may follow.
+    start, delta = decoder.push(EngineUpdate([0], prompt_token_ids=given if given is not None else [0]))
+    assert list(start.prompt_token_ids) == list(given if given is not None else [0])
+    assert delta.decoded.text == "x"
+
+
+def test_a_first_update_that_fails_has_no_start():
+    tokenizer, (a,) = vocabulary("a")
+    decoder = RequestDecoder(tokenizer)
+    with pytest.raises(detok.UnknownTokenError):
+        decoder.push(EngineUpdate([a, 99], prompt_token_ids=[a, a]))
+    start, delta = decoder.push(EngineUpdate([a], prompt_token_ids=[a]))
+    assert (start, delta.decoded.text) == (Start([a]), "a")
+
+
+def test_a_prompt_that_is_none():
+    tokenizer, (a,) = vocabulary("a")
+    for bad, error in [([a, -1], detok.UnknownTokenError), ([True], TypeError), ("a", TypeError), (a, TypeError)]:
+        for call in [
+            lambda p=bad: RequestDecoder(tokenizer, p),
+            lambda p=bad: EngineUpdate([a], prompt_token_ids=p),
+        ]:
+            with pytest.raises(error):
+                call()
+    # Ids that are no tokens here may be tokens of the model: they are in the prompt all the same.
+    start, delta = RequestDecoder(tokenizer, [a, 99]).push(EngineUpdate([a]))
+    assert (list(start.prompt_token_ids), delta.decoded.text) == ([a, 99], "a")
+
+
+# ------------------------------------------------------------------ all or nothing
+
+ATOMIC = {
+    "at once": ([10**6], 0),
+    "at the end": ([0, 1, 2, 10**6], 3),
+    "before a stop": ([0, 10**6, 3], 1),
+    "of the last of 32 bits": ([1, 2**32 - 1], 1),
+    "twice": ([0, 0, 10**6, 10**7], 2),
+}
+
+
+@pytest.mark.parametrize("intermediate", [True, False])
+@pytest.mark.parametrize("finish", [None, "length"])
+@pytest.mark.parametrize("name", ATOMIC)
+def test_an_update_that_raises_changes_nothing(name, finish, intermediate):
+    """Half characters, held text, counts and transfer parameters are as before, wherever the request stands."""
+    bad, index = ATOMIC[name]
+    tokenizer, ids = vocabulary("a", b"\xe4\xbd", b"\xa0S", "STOP", "ST", "OP")
+    options = TextDecodeOptions(stop="STOP")
+    good = [EngineUpdate([i], cached_token_count=1) for i in (0, 1, 2, 0, 4, 1, 2, 4)]
+    good += [EngineUpdate([5, 0], kv_transfer_params="ours")]
+    wrong = EngineUpdate(bad, finish_reason=finish, cached_token_count=99, kv_transfer_params="theirs")
+    plain = RequestDecoder(tokenizer, [ids[1]], options, intermediate=intermediate)
+    tried = RequestDecoder(tokenizer, [ids[1]], options, intermediate=intermediate)
+    for update in good:
+        with pytest.raises(detok.UnknownTokenError) as caught:
+            tried.push(wrong)
+        assert (caught.value.token_id, caught.value.index) == (bad[index], index)
+        assert not tried.is_finished
+        assert tried.push(update) == plain.push(update)
+    assert tried.is_finished
+
+
+def test_an_object_whose_decode_raises():
+    """Its own exception comes out, and the request is as before."""
+
+    class Failing(CountingDecoder):
+        fails = False
+
+        def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:
+            if self.fails:
+                raise ZeroDivisionError("not today")
+            return super().decode(token_ids, skip_special_tokens)
+
+    decoder = Failing([b"a", b"ST", b"OP"])
+    request = RequestDecoder(detok.Tokenizer.load(decoder), [], TextDecodeOptions(stop="STOP"))
+    request.push(EngineUpdate([0, 1]))
+    decoder.fails = True
+    with pytest.raises(ZeroDivisionError, match="not today"):
+        request.push(EngineUpdate([0, 2]))
+    decoder.fails = False
+    (delta,) = request.push(EngineUpdate([2]))
+    assert delta.finished.stop_match == StopMatch("STOP", 1, 2, True)
+    assert delta.finished.usage.output_token_count == 3
+
+
+def test_an_object_that_reenters_the_request():
+    """RuntimeError out of the inner call, never a deadlock; then the request goes on."""
+
+    class Reentering(CountingDecoder):
+        call: Callable[[], Any] | None = None
+
+        def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:
+            if self.call is not None:
+                self.call()
+            return super().decode(token_ids, skip_special_tokens)
+
+    decoder = Reentering([b"a", b"b"])
+    request = RequestDecoder(detok.Tokenizer.load(decoder), [])
+    request.push(EngineUpdate([0]))
+    for call in [
+        lambda: request.push(EngineUpdate([0])),
+        lambda: request.close(),
+        lambda: request.is_finished,
+        lambda: request.abort_cause,
+    ]:
+        decoder.call = call
+        with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError):
+            pool.submit(request.push, EngineUpdate([1])).result(TIMEOUT)
+    decoder.call = None
+    (delta,) = request.push(EngineUpdate([1], finish_reason="length"))
+    assert (delta.decoded.text, delta.finished.usage.output_token_count) == ("b", 2)
+
+
+def test_many_threads_one_request():
+    """No id is lost or counted twice."""
+    tokenizer, ids = vocabulary(*(f"{i};" for i in range(4)))
+    request = RequestDecoder(tokenizer, [])
+
+    def work(i: int) -> list[detok.TextDelta]:
+        events = [event for _ in range(500) for event in request.push(EngineUpdate([ids[i]]))]
+        return [event for event in events if isinstance(event, TextDelta)]
+
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(work, range(4), timeout=TIMEOUT))
+    for i, deltas in enumerate(got):
+        assert [delta.decoded.text for delta in deltas] == [f"{i};"] * 500
+    (last,) = request.push(EngineUpdate(finish_reason="length"))
+    assert last.finished.usage.output_token_count == 2000
+
+
+# ------------------------------------------------------------------ updates and options
+
+SAMPLE = TokenLogprob(1, -0.5)
+
+# name: (arguments, exception, words of it)
+BAD_UPDATES = {
+    "reason": ({"finish_reason": "eos"}, ValueError, r"stop.*length.*abort.*error.*repetition"),
+    "reason, empty": ({"finish_reason": ""}, ValueError, "stop"),
+    "reason of bytes": ({"finish_reason": b"stop"}, TypeError, None),
+    "reason of a bool": ({"finish_reason": True}, TypeError, None),
+    "stop id, no reason": ({"stop_token_id": 1}, ValueError, "stop_token_id"),
+    "stop id, other reason": ({"stop_token_id": 1, "finish_reason": "length"}, ValueError, "stop_token_id"),
+    "stop string, no reason": ({"stop_string": "x"}, ValueError, "stop_string"),
+    "stop string, other reason": ({"stop_string": "x", "finish_reason": "abort"}, ValueError, "stop_string"),
+    "stop id and string": ({"stop_token_id": 1, "stop_string": "x", "finish_reason": "stop"}, ValueError, None),
+    "stop id of a bool": ({"stop_token_id": True, "finish_reason": "stop"}, TypeError, None),
+    "stop string of bytes": ({"stop_string": b"x", "finish_reason": "stop"}, TypeError, None),
+    "too few logprobs": ({"token_ids": [1, 1], "logprobs": [SAMPLE]}, ValueError, "2"),
+    "too many logprobs": ({"token_ids": [1], "logprobs": [SAMPLE, SAMPLE]}, ValueError, "2"),
+    "logprobs without ids": ({"logprobs": [SAMPLE]}, ValueError, "1"),
+    "a logprob of another id": ({"token_ids": [2], "logprobs": [SAMPLE]}, ValueError, "2"),
+    "cached below zero": ({"cached_token_count": -1}, ValueError, "cached_token_count"),
+    "cached of a float": ({"cached_token_count": 1.5}, TypeError, None),
+    "ids of text": ({"token_ids": "abc"}, TypeError, None),
+    "ids of bytes": ({"token_ids": b"abc"}, TypeError, None),
+    "a bool among ids": ({"token_ids": [1, True]}, TypeError, "1"),
+    "a float among ids": ({"token_ids": [1.0]}, TypeError, "0"),
+    "a generator of ids": ({"token_ids": (i for i in [1])}, TypeError, None),
+    "ids in two dimensions": ({"token_ids": np.zeros((1, 2), np.int64)}, ValueError, None),
+    "ids of a byte": ({"token_ids": np.zeros(2, np.uint8)}, TypeError, None),
+    "a negative id": ({"token_ids": [1, -1]}, detok.UnknownTokenError, "-1"),
+    "an id of 33 bits": ({"token_ids": [2**32]}, detok.UnknownTokenError, str(2**32)),
+    "a misspelt argument": ({"tokens": [1]}, TypeError, "tokens"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_UPDATES)
+def test_updates_that_are_none(name):
+    arguments, error, words = BAD_UPDATES[name]
+    with pytest.raises(error, match=words):
+        EngineUpdate(**arguments)
+
+
+@pytest.mark.parametrize(
+    "ids", [[1, 2], (1, 2), range(1, 3), np.array([1, 2], np.int64), np.array([1, 0, 2], "u4")[::2]]
+)
+def test_ids_of_any_sequence(ids):
+    update = EngineUpdate(ids)
+    assert list(update.token_ids) == [1, 2]
+    assert update == EngineUpdate([1, 2])
+
+
+def test_an_update_does_not_follow_its_array():
+    ids = np.array([1, 2], np.uint32)
+    update = EngineUpdate(ids)
+    ids[0] = 7
+    assert list(update.token_ids) == [1, 2]
+
+
+def test_an_update_has_what_was_given():
+    plain = EngineUpdate()
+    assert (list(plain.token_ids), plain.logprobs, plain.finish_reason, plain.prompt_token_ids) == (
+        [],
+        None,
+        None,
+        None,
+    )
+    assert (plain.stop_token_id, plain.stop_string, plain.prompt_logprobs) == (None, None, None)
+    assert (plain.cached_token_count, plain.kv_transfer_params) == (0, None)
+    full = EngineUpdate(
+        [1],
+        logprobs=[SAMPLE],
+        finish_reason="stop",
+        stop_token_id=1,
+        prompt_token_ids=[4, 1],
+        prompt_logprobs=[None, SAMPLE],
+        cached_token_count=2,
+        kv_transfer_params={"a": 1},
+    )
+    assert (list(full.token_ids), list(full.logprobs)) == ([1], [PositionLogprobs(SAMPLE)])
+    assert (full.finish_reason, full.stop_token_id, full.stop_string) == ("stop", 1, None)
+    assert (list(full.prompt_token_ids), list(full.prompt_logprobs)) == ([4, 1], [None, PositionLogprobs(SAMPLE)])
+    assert (full.cached_token_count, full.kv_transfer_params) == (2, {"a": 1})
+
+
+BAD_OPTIONS = {
+    "fragments": ({"fragments": "latin1"}, ValueError, r"openai.*empty.*replacement"),
+    "fragments of None": ({"fragments": None}, TypeError, None),
+    "unknown_ids": ({"unknown_ids": "ignore"}, ValueError, r"error.*skip"),
+    "min_tokens below zero": ({"min_tokens": -1}, ValueError, "min_tokens"),
+    "min_tokens of a float": ({"min_tokens": 1.0}, TypeError, None),
+    "buffer below zero": ({"min_bytes_to_buffer": -1}, ValueError, "min_bytes_to_buffer"),
+    "buffer of a float": ({"min_bytes_to_buffer": 1.5}, TypeError, None),
+    "a name for specials": ({"keep_special_tokens": "<s>"}, TypeError, None),
+    "a bool among specials": ({"keep_special_tokens": [True]}, TypeError, None),
+    "a bool among stop ids": ({"stop_token_ids": [True]}, TypeError, None),
+    "text for stop ids": ({"stop_token_ids": "12"}, TypeError, None),
+    "a name among stop ids": ({"stop_token_ids": ["<s>"]}, TypeError, None),
+    "a number for stop ids": ({"stop_token_ids": 5}, TypeError, None),
+    "a negative stop id": ({"stop_token_ids": [-1]}, detok.UnknownTokenError, "-1"),
+    "sections": ({"sections": []}, TypeError, "sections"),
+    "a misspelt option": ({"stops": "x"}, TypeError, "stops"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_OPTIONS)
+def test_options_that_are_none(name):
+    arguments, error, words = BAD_OPTIONS[name]
+    with pytest.raises(error, match=words):
+        TextDecodeOptions(**arguments)
+
+
+def test_options_have_what_was_given():
+    plain = TextDecodeOptions()
+    assert (plain.skip_special_tokens, plain.include_stop_str_in_output) == (True, False)
+    assert (tuple(plain.keep_special_tokens), plain.stop, plain.stop_token_ids) == ((), (), ())
+    assert (plain.min_tokens, plain.min_bytes_to_buffer, plain.unknown_ids, plain.fragments) == (
+        0,
+        0,
+        "error",
+        "openai",
+    )
+    assert plain == TextDecodeOptions(stop=None) == TextDecodeOptions(stop=[])
+    # Any iterable of ids, once each and in order.
+    for ids in ([7, 3, 7], {7, 3}, (i for i in (3, 7)), np.array([7, 3], np.int64), {3: 1, 7: 1}.keys()):
+        assert TextDecodeOptions(stop_token_ids=ids).stop_token_ids == (3, 7)
+    with pytest.raises(TypeError):
+        TextDecodeOptions(True)
+
+
+def test_names_of_specials_are_looked_up_when_a_decoder_opens():
+    tokenizer, (_, end) = vocabulary("a", "<|end|>")
+    options = TextDecodeOptions(keep_special_tokens=["<|none|>"])
+    for call in [
+        lambda: RequestDecoder(tokenizer, [], options),
+        lambda: detok.BatchDecoder(tokenizer, options),
+        lambda: detok.BatchDecoder(tokenizer).add([], options),
+    ]:
+        with pytest.raises(ValueError, match="none"):
+            call()
+    for keep in (["<|end|>"], [end]):
+        assert serve(tokenizer, updates([[end]]), TextDecodeOptions(keep_special_tokens=keep)).text == "<|end|>"
+
+
+BAD_CALLS = {
+    "no tokenizer": lambda t: RequestDecoder(None, []),
+    "a tokenizer's name": lambda t: RequestDecoder("gpt2", []),
+    "a dict for options": lambda t: RequestDecoder(t, [], {"stop": "x"}),
+    "a number for a request": lambda t: RequestDecoder(t, [], request_id=7),
+    "a request by place": lambda t: RequestDecoder(t, [], None, "req"),
+    "ids for an update": lambda t: RequestDecoder(t, []).push([0]),
+    "None for an update": lambda t: RequestDecoder(t, []).push(None),
+    "no update": lambda t: RequestDecoder(t, []).push(),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_calls_that_are_none(name):
+    tokenizer, _ = vocabulary("a")
+    with pytest.raises(TypeError):
+        BAD_CALLS[name](tokenizer)
+
+
+# ------------------------------------------------------------------ values
+
+USAGE, REASON = TokenUsage(3, 2, 1), FinishReason("stop", "x")
+MATCH = StopMatch("x", 4, 2, True)
+FINISHED = Finished(USAGE, REASON, MATCH, ("kv",), [7, 8], 1)
+TEXT = DecodedText("ab", [TokenAttribution(1, TokenAnchor.visible(0), cut=True)])
+LOGPROB, TOP = TokenLogprob(1, -0.5, 2, token="a", token_bytes=b"a"), TokenLogprob(5, -1.5)
+POSITION = PositionLogprobs(LOGPROB, [LOGPROB, TOP])
+SAMPLED = SampledDelta([1], [POSITION])
+
+# class: (a value, others that differ from it in one part each, names for `match`)
+VALUES = {
+    TokenLogprob: (
+        LOGPROB,
+        [
+            TokenLogprob(2, -0.5, 2, token="a", token_bytes=b"a"),
+            TokenLogprob(1, -0.6, 2, token="a", token_bytes=b"a"),
+            TokenLogprob(1, -0.5, 3, token="a", token_bytes=b"a"),
+            TokenLogprob(1, -0.5, token="a", token_bytes=b"a"),
+            TokenLogprob(1, -0.5, 2, token="b", token_bytes=b"a"),
+            TokenLogprob(1, -0.5, 2, token="a", token_bytes=b"b"),
+        ],
+        ("token_id", "logprob", "rank"),
+    ),
+    PositionLogprobs: (
+        POSITION,
+        [PositionLogprobs(LOGPROB), PositionLogprobs(TOP, [LOGPROB, TOP]), PositionLogprobs(LOGPROB, [TOP, LOGPROB])],
+        ("sampled", "top"),
+    ),
+    SampledDelta: (
+        SAMPLED,
+        [SampledDelta([1]), SampledDelta([1], [PositionLogprobs(LOGPROB)])],
+        ("token_ids", "logprobs"),
+    ),
+    TokenUsage: (
+        USAGE,
+        [TokenUsage(2, 2, 1), TokenUsage(3, 3, 1), TokenUsage(3, 2)],
+        ("prompt_token_count", "output_token_count", "cached_token_count"),
+    ),
+    FinishReason: (
+        REASON,
+        [FinishReason("stop"), FinishReason("stop", "y"), FinishReason("stop", 5), FinishReason("length")],
+        ("kind", "stop"),
+    ),
+    StopMatch: (
+        MATCH,
+        [StopMatch(5, 4, 2, True), StopMatch("x", 3, 2, True), StopMatch("x", 4, 1, True), StopMatch("x", 4, 2)],
+        ("stop", "byte_offset", "token_index", "cut"),
+    ),
+    Finished: (
+        FINISHED,
+        [
+            Finished(TokenUsage(0, 0), REASON, MATCH, ("kv",), [7, 8], 1),
+            Finished(USAGE, FinishReason("length"), MATCH, ("kv",), [7, 8], 1),
+            Finished(USAGE, REASON, None, ("kv",), [7, 8], 1),
+            Finished(USAGE, REASON, MATCH, None, [7, 8], 1),
+            Finished(USAGE, REASON, MATCH, ("kv",), [7], 1),
+            Finished(USAGE, REASON, MATCH, ("kv",), [7, 8], None),
+        ],
+        ("usage", "finish_reason", "stop_match", "kv_transfer_params", "dropped_token_ids", "first_cut_token"),
+    ),
+    Start: (
+        Start([4, 1], [None, POSITION]),
+        [Start([4, 1]), Start([4, 1], [POSITION, None]), Start([4])],
+        ("prompt_token_ids", "prompt_logprobs"),
+    ),
+    TextDelta: (
+        TextDelta(TEXT, SAMPLED, FINISHED),
+        [
+            TextDelta(TEXT, SAMPLED),
+            TextDelta(TEXT, SampledDelta([1]), FINISHED),
+            TextDelta(DecodedText("ab"), SAMPLED, FINISHED),
+        ],
+        ("decoded", "sampled", "finished"),
+    ),
+    TextDecodeOptions: (
+        TextDecodeOptions(stop=["a.", "b"], stop_token_ids=[3], keep_special_tokens=["<s>", 4], fragments="empty"),
+        [
+            TextDecodeOptions(),
+            TextDecodeOptions(stop=["b", "a."], stop_token_ids=[3], keep_special_tokens=["<s>", 4], fragments="empty"),
+            TextDecodeOptions(stop=["a.", "b"], stop_token_ids=[4], keep_special_tokens=["<s>", 4], fragments="empty"),
+            TextDecodeOptions(stop=["a.", "b"], stop_token_ids=[3], keep_special_tokens=["<s>"], fragments="empty"),
+            TextDecodeOptions(stop=["a.", "b"], stop_token_ids=[3], keep_special_tokens=["<s>", 4]),
+            *(
+                TextDecodeOptions(
+                    **{
+                        "stop": ["a.", "b"],
+                        "stop_token_ids": [3],
+                        "keep_special_tokens": ["<s>", 4],
+                        "fragments": "empty",
+                    }
+                    | other
+                )
+                for other in [
+                    {"skip_special_tokens": False},
+                    {"include_stop_str_in_output": True},
+                    {"min_tokens": 1},
+                    {"min_bytes_to_buffer": 1},
+                    {"unknown_ids": "skip"},
+                ]
+            ),
+        ],
+        None,
+    ),
+    EngineUpdate: (
+        EngineUpdate([1], logprobs=[SAMPLE], prompt_token_ids=[4], prompt_logprobs=[None], cached_token_count=2),
+        [
+            EngineUpdate(),
+            EngineUpdate([1], logprobs=[SAMPLE], prompt_token_ids=[4], prompt_logprobs=[None]),
+            EngineUpdate([1], prompt_token_ids=[4], prompt_logprobs=[None], cached_token_count=2),
+            EngineUpdate([1], logprobs=[SAMPLE], prompt_token_ids=[4], cached_token_count=2),
+            EngineUpdate([1], logprobs=[SAMPLE], prompt_token_ids=[5], prompt_logprobs=[None], cached_token_count=2),
+            EngineUpdate(
+                [1],
+                logprobs=[SAMPLE],
+                prompt_token_ids=[4],
+                prompt_logprobs=[None],
+                cached_token_count=2,
+                finish_reason="stop",
+            ),
+        ],
+        None,
+    ),
+}
+CLASSES = pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.__name__)
+
+
+@CLASSES
+def test_values_compare_hash_and_print(kind):
+    value, others, _ = VALUES[kind]
+    assert type(value) is kind
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        twin = pickle.loads(pickle.dumps(value, protocol))
+        assert type(twin) is kind
+        assert twin == value
+        assert hash(twin) == hash(value)
+        assert repr(twin) == repr(value)
+    assert copy.copy(value) == copy.deepcopy(value) == value
+    assert repr(value).startswith(kind.__name__ + "(")
+    assert eval(repr(value), vars(detok).copy()) == value
+    for other in others:
+        assert value != other
+        assert repr(value) != repr(other)
+        assert pickle.loads(pickle.dumps(other)) == other
+    assert len({value, *others}) == 1 + len(others)
+    assert value != "x"
+    assert value != 3
+    assert value is not None
+    assert (value == object()) is False
+    with pytest.raises(TypeError):
+        _ = value < value
+
+
+@CLASSES
+def test_values_are_frozen(kind):
+    value, _, names = VALUES[kind]
+    before = pickle.dumps(value)
+    for name in [*(names or ("stop", "stop_token_ids", "token_ids", "min_tokens")), "anything"]:
+        with pytest.raises((AttributeError, TypeError)):
+            setattr(value, name, None)
+        with pytest.raises((AttributeError, TypeError)):
+            delattr(value, name)
+    assert pickle.loads(before) == value
+    with pytest.raises(TypeError):
+        type("Sub", (kind,), {})
+
+
+@CLASSES
+def test_values_match_by_place(kind):
+    value, _, names = VALUES[kind]
+    if names is None:
+        assert getattr(kind, "__match_args__", ()) == ()
+        return
+    assert kind.__match_args__[: len(names)] == names
+    # A constructor takes the same, by place or by name.
+    parts = [getattr(value, name) for name in names]
+    more = {name: getattr(value, name) for name in ("token", "token_bytes") if hasattr(value, name)}
+    assert kind(*parts, **more) == kind(**dict(zip(names, parts, strict=True)), **more) == value
+
+
+def test_a_match_statement():
+    tokenizer, (a, stop) = vocabulary("a", "STOP")
+    decoder = RequestDecoder(tokenizer, [a], TextDecodeOptions(stop="STOP"))
+    seen = []
+    for event in [*decoder.push(EngineUpdate([a])), *decoder.push(EngineUpdate([a, stop]))]:
+        match event:
+            case Start(prompt):
+                seen.append(list(prompt))
+            case TextDelta(decoded, SampledDelta(ids), None):
+                seen.append((decoded.text, ids))
+            case TextDelta(
+                decoded, sampled, Finished(TokenUsage(p, n), FinishReason("stop", word), StopMatch(_, end, index))
+            ):
+                seen.append((decoded.text, sampled.token_ids, p, n, word, end, index))
+    assert seen == [[a], ("a", [a]), ("a", [a, stop], 1, 3, "STOP", 2, 2)]
+
+
+def test_defaults():
+    assert TokenLogprob(1, -0.5) == TokenLogprob(1, -0.5, None, token="", token_bytes=b"")
+    assert list(PositionLogprobs(TOP).top) == []
+    assert SampledDelta([1]).logprobs is None
+    assert TokenUsage(1, 2).cached_token_count == 0
+    assert FinishReason("length").stop is None
+    assert StopMatch("x", 1, 2).cut is False
+    plain = Finished(USAGE, REASON)
+    assert (plain.stop_match, plain.kv_transfer_params, plain.dropped_token_ids, plain.first_cut_token) == (
+        None,
+        None,
+        [],
+        None,
+    )
+    assert Start([1]).prompt_logprobs is None
+    assert TextDelta(TEXT, SAMPLED).finished is None
+
+
+BAD_VALUES = {
+    "logprob of text": lambda: TokenLogprob(1, "0"),
+    "logprob of a bool's id": lambda: TokenLogprob(True, 0.0),
+    "logprob without a number": lambda: TokenLogprob(1),
+    "token of bytes": lambda: TokenLogprob(1, 0.0, token=b"a"),
+    "token_bytes of text": lambda: TokenLogprob(1, 0.0, token_bytes="a"),
+    "token by place": lambda: TokenLogprob(1, 0.0, None, "a"),
+    "position of a number": lambda: PositionLogprobs(-0.5),
+    "top of numbers": lambda: PositionLogprobs(LOGPROB, [1]),
+    "sampled of text": lambda: SampledDelta("a"),
+    "sampled with numbers": lambda: SampledDelta([1], [0.5]),
+    "usage of a float": lambda: TokenUsage(1.0, 2),
+    "usage of one": lambda: TokenUsage(1),
+    "reason of a number": lambda: FinishReason(1),
+    "stop of bytes": lambda: StopMatch(b"x", 1, 2),
+    "finished without a reason": lambda: Finished(USAGE),
+    "finished with text": lambda: Finished(USAGE, "stop"),
+    "start of text": lambda: Start("ab"),
+    "delta of text": lambda: TextDelta("ab", SAMPLED),
+    "delta without ids": lambda: TextDelta(TEXT),
+    "delta with a list": lambda: TextDelta(TEXT, [1]),
+}
+
+
+@pytest.mark.parametrize("name", BAD_VALUES)
+def test_values_that_are_none(name):
+    with pytest.raises(TypeError):
+        BAD_VALUES[name]()
+
+
+def test_values_out_of_range():
+    for call, words in [
+        (lambda: FinishReason("eos"), "stop.*length"),
+        (lambda: SampledDelta([1, 2], [POSITION]), "2"),
+        (lambda: TokenLogprob(-1, 0.0), "-1"),
+        (lambda: TokenLogprob(2**32, 0.0), str(2**32)),
+        (lambda: Start([1, 2], [None]), "2"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            call()
+    for call in [lambda: TokenUsage(-1, 0), lambda: StopMatch("x", -1, 0), lambda: StopMatch("x", 0, -1)]:
+        with pytest.raises((ValueError, OverflowError)):
+            call()
+
+
+# ------------------------------------------------------------------ what an event gives away
+
+
+def test_decoded_text_is_a_copy_of_its_own():
+    """Appending, draining and taking never change the event."""
+    tokenizer, ids = vocabulary("ab", "cd")
+    _, delta = RequestDecoder(tokenizer, []).push(EngineUpdate(ids))
+    before = pickle.dumps(delta)
+    one, two = delta.decoded, delta.decoded
+    assert one is not two
+    one.append(DecodedText("more"))
+    assert (one.text, two.text, delta.decoded.text) == ("abcdmore", "abcd", "abcd")
+    assert two.drain_prefix(2).text == "ab"
+    assert delta.decoded.take().text == "abcd"
+    assert (delta.decoded.text, marks(delta.decoded)) == ("abcd", "V0 V2")
+    assert pickle.loads(before) == delta
+    joined = DecodedText()
+    for _ in range(3):
+        joined.append(delta.decoded)
+    assert (joined.text, delta.decoded.text) == ("abcd" * 3, "abcd")
+
+
+def test_a_constructor_takes_a_copy():
+    text = DecodedText("ab")
+    delta = TextDelta(text, SAMPLED)
+    text.append(DecodedText("more"))
+    assert delta.decoded.text == "ab"
+    ids = [1, 2]
+    sampled, start = SampledDelta(ids), Start(ids)
+    ids.append(3)
+    assert (sampled.token_ids, list(start.prompt_token_ids)) == ([1, 2], [1, 2])
+
+
+def test_lists_are_copies():
+    delta = TextDelta(TEXT, SAMPLED, FINISHED)
+    key = hash(delta)
+    delta.sampled.token_ids.append(9)
+    delta.sampled.logprobs.clear()
+    delta.finished.dropped_token_ids.append(9)
+    assert (delta.sampled.token_ids, delta.sampled.logprobs) == ([1], [POSITION])
+    assert delta.finished.dropped_token_ids == [7, 8]
+    assert hash(delta) == key
+
+
+def test_an_event_outlives_its_decoder():
+    tokenizer, ids = vocabulary("ab", E4)
+    decoder = RequestDecoder(tokenizer, ids[:1])
+    start, delta = decoder.push(EngineUpdate(ids, logprobs=[{i: -1.0} for i in ids], finish_reason="length"))
+    del decoder, tokenizer
+    gc.collect()
+    assert (list(start.prompt_token_ids), delta.decoded.text, delta.sampled.token_ids) == (ids[:1], "ab\ufffd", ids)
+    assert [p.sampled.token for p in delta.sampled.logprobs] == ["ab", "\\xe4"]
+
+
+class Cycle:
+    """Something that can lie on a cycle and be watched."""
+
+
+@pytest.mark.parametrize("name", ["update", "decoder", "finished"])
+def test_cycles_are_collected(name):
+    """`kv_transfer_params` is any object, so it may hold what holds it."""
+    tokenizer, (a,) = vocabulary("a")
+    cycle = Cycle()
+    update = EngineUpdate([a], kv_transfer_params=cycle, finish_reason="length" if name == "finished" else None)
+    decoder = RequestDecoder(tokenizer, [])
+    event = decoder.push(update)[-1]
+    cycle.holder = {"update": update, "decoder": decoder, "finished": event.finished}[name]
+    watch = weakref.ref(cycle)
+    del cycle, update, decoder, event
+    gc.collect()
+    assert watch() is None
