@@ -15,6 +15,7 @@ class Data:
         self.texts = texts()
         self.ids = cache(lambda cls: vocab.encode(self.texts[cls]))
         self.stream = cache(self._stream)
+        self.pool = cache(self._pool)
         self.offline = cache(self._offline)
         self.long_prompt = cache(self._long_prompt)
 
@@ -24,6 +25,15 @@ class Data:
         ids = ids * (2 * (prompt + count) // len(ids) + 1)
         start = self._clean(ids, prompt)
         return ids[:start], ids[start : self._clean(ids, start + count)]
+
+    def _pool(self, reads: str, streams: int = 1_000, steps: int = 64) -> tuple[list[list[int]], list]:
+        """Prompts of 512 ids, and the ids of each step, one a stream; as numbers that nobody else has, as an engine
+        gives them."""
+        ids, random = self.ids("mixed"), np.random.default_rng(SEED + 2)
+        starts = [self._clean(ids, at) for at in random.integers(512, len(ids) - steps - 64, streams).tolist()]
+        matrix = np.array([ids[at : at + steps] for at in starts], dtype=np.uint32).T
+        rows = [np.ascontiguousarray(row) for row in matrix]
+        return [ids[at - 512 : at] for at in starts], rows if reads == "arrays" else [row.tolist() for row in rows]
 
     def _long_prompt(self, count: int) -> tuple[list[int] | None, list[int]]:
         """A prompt of `count` ids (none for 0), and ids that follow it."""

@@ -34,12 +34,22 @@ ENVIRONMENT = {
     "TRANSFORMERS_VERBOSITY": "error",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
 }
-RUN = {"w1": workloads.w1, "w4": workloads.w4, "w5": workloads.w5, "w6": workloads.w6, "w7": w7}
-BASELINES = {"w5": "detok-batch"}
+RUN = {
+    "w1": workloads.w1,
+    "w2": workloads.w2,
+    "w3": workloads.w3,
+    "w4": workloads.w4,
+    "w5": workloads.w5,
+    "w6": workloads.w6,
+    "w7": w7,
+}
+BASELINES = {"w2": "detok-step", "w3": "detok-step", "w5": "detok-batch"}
 
 # The short run: workload, adapters, turns, options.
 SHORT = [
     ("w1", "detok detok-everything py-strtable hf-decodestream", 15, {"classes": ("english", "mixed")}),
+    ("w2", "detok-step detok-step-numpy py-strtable hf-decodestream", 7, {}),
+    ("w3", "detok-step detok-request py-strtable hf-decodestream vllm-fast", 5, {}),
     ("w5", "detok-batch detok-batch-numpy detok-decode detok-decode-numpy hf-batch hf-decode", 9, {}),
     ("w6", "detok hf-decodestream-prompt", 5, {}),
     ("w4", "detok hf-decodestream", 3, {"limit_ns": 1e9}),
@@ -110,7 +120,7 @@ def options_of(workload: str, texts: str, data: Data) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-w", "--workloads", help="of w1, w4, w5, w6, w7, or all; without it the short run")
+    parser.add_argument("-w", "--workloads", help="of w1 to w7, or all; without it the short run")
     parser.add_argument("-p", "--peers", default="all", help=f"of {', '.join(ADAPTERS)}, or all")
     parser.add_argument("-t", "--turns", type=int, default=5)
     parser.add_argument("--texts", default="mixed", help="classes of text for w1, or all")

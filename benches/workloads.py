@@ -1,6 +1,8 @@
 """What is timed. A workload takes a peer and data and gives one `Sample` for each of its cases.
 
 w1  one stream, a token a call, every delta wanted; 4,096 tokens behind 512 prompt ids, per text class
+w2  1,000 streams in lock step, behind 512 prompt ids each; a token for each stream a step, every delta wanted
+w3  w2 with stop strings, and the text of each sampled token as for logprobs
 w4  lone continuation bytes, and hidden special tokens: cost per token, and how the total grows
 w5  offline, one thread: 2,000 sequences of 500 ids
 w6  opening behind a long prompt, and the first delta after it
@@ -20,11 +22,16 @@ from peers.peer import Peer
 
 TITLES = {
     "w1": "one stream, a token a call",
+    "w2": "1,000 streams in lock step",
+    "w3": "1,000 streams in lock step, with stop strings and token texts",
     "w4": "bad bytes and hidden specials",
     "w5": "offline, one thread",
     "w6": "behind a long prompt",
     "w7": "memory of an idle stream",
 }
+
+
+STOPS = ["</answer>", "<|user|>", "\n\nObservation:", "### END"]
 
 
 @dataclass
@@ -76,6 +83,52 @@ def w1(peer: Peer, data: Data, classes=("mixed",), least_ns=25e6) -> dict[str, S
         note = difference(text, data.vocab.reference(ids, prompt)) if peer.makes_text else ""
         times = passes(lambda ids=ids, prompt=prompt: peer.run(ids, prompt), least_ns)
         out[cls] = Sample(statistics.median(times) / len(ids), note=note)
+    return out
+
+
+def pooled(peer: Peer, data: Data, open_pool, step_pool) -> Sample:
+    prompts, steps = data.pool(peer.reads)
+    prompts = prompts[: peer.most_streams]
+    steps = [ids[: len(prompts)] for ids in steps]
+    pool, times, shown = open_pool(prompts), [], []
+    with no_collector():
+        for ids in steps:
+            start = time.process_time_ns()
+            texts = step_pool(pool, ids)
+            times.append(time.process_time_ns() - start)
+            shown.append(texts)
+    note = ""
+    if peer.makes_text:
+        # What is held back at the end is not looked at: half a character, and what may become a stop.
+        for k, prompt in enumerate(prompts[:50]):
+            text = "".join(texts[k] or "" for texts in shown)
+            ids = [int(ids[k]) for ids in steps]
+            want = data.vocab.reference(ids, prompt if peer.takes_prompt else None)
+            note = note or difference(text, want[: len(text)])
+            if len(want) - len(text) > 32:
+                note = note or f"{len(want) - len(text)} characters behind"
+    # The first steps make strings that are shared from then on, as they would be for days.
+    return Sample(statistics.median(times[len(times) // 4 :]) / len(prompts), note=note)
+
+
+def w2(peer: Peer, data: Data) -> dict[str, Sample]:
+    return {"mixed": pooled(peer, data, peer.open_pool, peer.step_pool)}
+
+
+def w3(peer: Peer, data: Data) -> dict[str, Sample]:
+    out = {}
+    for count in (1, 4, 4096):
+        if count > peer.most_stops:
+            break
+        stops = (STOPS + [f"{n} {stop}" for n in range(1023) for stop in STOPS])[:count]
+
+        def open_pool(prompts, stops=stops):
+            return peer.open_request_pool(prompts, stops)
+
+        def step_pool(pool, ids):
+            return peer.step_request_pool(pool, ids)[0]
+
+        out[f"{count:,} stops"] = pooled(peer, data, open_pool, step_pool)
     return out
 
 

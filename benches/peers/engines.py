@@ -1,6 +1,6 @@
 """What vLLM and SGLang do for one request, written anew on the same library calls.
 
-Left out: message passing, output processing, stop tokens, logging. The engines themselves are slower than this.
+Left out: message passing, output processing, min_tokens, stop tokens, logging. The engines themselves are slower.
 """
 
 from peers.peer import Peer
@@ -9,13 +9,16 @@ from peers.peer import Peer
 class VllmFast(Peer):
     """FastIncrementalDetokenizer: tokenizers' stream behind the prompt, restarted when it raises."""
 
-    name, kind, package, takes_prompt = "vllm-fast", "equivalent", "tokenizers", True
-    does = ("w1", "w4", "w6", "w7")
+    name, kind, package, takes_prompt = "vllm-fast", "equivalent", "transformers", True
+    does = ("w1", "w2", "w3", "w4", "w6", "w7")
 
     def setup(self):
         from tokenizers.decoders import DecodeStream
+        from transformers import PreTrainedTokenizerFast
 
         self.stream = DecodeStream
+        self.tokenizer = PreTrainedTokenizerFast(tokenizer_file=self.vocab.path)
+        self.size = len(self.tokenizer)
 
     def open(self, prompt):
         return _FastRequest(self, prompt)
@@ -25,39 +28,71 @@ class VllmFast(Peer):
         return request.take()
 
     def finish(self, request):
-        return request.take()
+        return request.take(finished=True)
+
+    def open_request_pool(self, prompts, stops):
+        pool = self.open_pool(prompts)
+        for request in pool:
+            request.set_stops(stops)
+        return pool
+
+    def step_request_pool(self, pool, ids):
+        shown = []
+        for request, i in zip(pool, ids, strict=True):
+            if request.update([i]) is not None:
+                raise AssertionError("no text of the bench has a stop")
+            shown.append(request.take())
+        return shown, self.token_texts(ids)
+
+    def token_texts(self, ids):
+        decode = self.tokenizer.decode  # each id alone, through transformers
+        return [decode([i]) for i in ids]
 
 
 class VllmSlow(VllmFast):
     """SlowIncrementalDetokenizer: two windows of token strings to text at each step, and the difference. It shows
     special tokens here: transformers takes them from a configuration, which these vocabularies come without."""
 
-    name, package = "vllm-slow", "transformers"
-
-    def setup(self):
-        from transformers import PreTrainedTokenizerFast
-
-        self.tokenizer = PreTrainedTokenizerFast(tokenizer_file=self.vocab.path)
-        self.size = len(self.tokenizer)
+    name = "vllm-slow"
 
     def open(self, prompt):
         return _SlowRequest(self, prompt)
 
 
 class _Request:
-    """BaseIncrementalDetokenizer: appends to the output and hands out the difference."""
+    """BaseIncrementalDetokenizer: appends to the output, searches its end for each stop string, and hands out the
+    difference but for what the longest stop string may need."""
 
     def __init__(self):
         self.text, self.ids, self.sent = "", [], 0
+        self.set_stops(())
+
+    def set_stops(self, stops):
+        self.stops, self.hold = stops, max(map(len, stops), default=1) - 1
 
     def update(self, new_ids):
+        before = len(self.text)
         for i in new_ids:
             self.ids.append(i)
             self.text += self.next_text(i)
+        return self.find_stop(len(self.text) - before) if self.stops else None
 
-    def take(self):
-        start, self.sent = self.sent, len(self.text)
-        return self.text[start:] if start < self.sent else ""
+    def find_stop(self, fresh):
+        best, best_end, text = None, len(self.text) + 1, self.text
+        if not fresh:
+            return None
+        for stop in self.stops:
+            at = text.find(stop, 1 - fresh - len(stop))
+            if 0 <= at < best_end - len(stop):
+                best, best_end = stop, at + len(stop)
+        return best
+
+    def take(self, finished=False):
+        end = len(self.text) - (0 if finished else self.hold)
+        if self.sent >= end:
+            return ""
+        start, self.sent = self.sent, end
+        return self.text[start:end]
 
 
 class _FastRequest(_Request):

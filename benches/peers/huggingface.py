@@ -7,7 +7,7 @@ class DecodeStream(Peer):
     """tokenizers.decoders.DecodeStream, started without the prompt."""
 
     name, kind, package = "hf-decodestream", "peer", "tokenizers"
-    does = ("w1", "w4", "w6", "w7")
+    does = ("w1", "w2", "w3", "w4", "w6", "w7")
 
     def setup(self):
         from tokenizers.decoders import DecodeStream
@@ -24,12 +24,20 @@ class DecodeStream(Peer):
         step, tokenizer = self.open(prompt).step, self.tokenizer
         return [step(tokenizer, i) for i in ids], ""
 
+    def step_pool(self, pool, ids):
+        tokenizer = self.tokenizer
+        return [stream.step(tokenizer, i) for stream, i in zip(pool, ids, strict=True)]
+
+    def token_texts(self, ids):
+        decode = self.tokenizer.decode
+        return [decode([i]) for i in ids]
+
 
 class DecodeStreamPrompt(DecodeStream):
     """Primed with the prompt's ids, as vLLM does."""
 
     name, takes_prompt = "hf-decodestream-prompt", True
-    does = ("w1", "w6", "w7")
+    does = ("w1", "w2", "w3", "w6", "w7")
 
     def open(self, prompt):
         return self.stream(ids=list(prompt or []), skip_special_tokens=True)

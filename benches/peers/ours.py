@@ -91,7 +91,75 @@ class DetokBatchArrays(DetokBatch):
     name, reads = "detok-batch-numpy", "arrays"
 
 
+class DetokStep(Detok):
+    """All streams in one call."""
+
+    name, does, most_stops = "detok-step", ("w2", "w3"), 4096
+
+    def open_pool(self, prompts):
+        return self.opened(prompts, None)
+
+    def opened(self, prompts, options):
+        import detok
+
+        batch = detok.BatchDecoder(self.tokenizer, options)
+        return batch, self.slots_of([batch.add(prompt) for prompt in prompts])
+
+    def slots_of(self, slots):
+        return slots
+
+    def step_pool(self, pool, ids):
+        batch, slots = pool
+        return batch.step(slots, ids).texts
+
+    def open_request_pool(self, prompts, stops):
+        import detok
+
+        return self.opened(prompts, detok.TextDecodeOptions(stop=stops))
+
+    def step_request_pool(self, pool, ids):
+        batch, slots = pool
+        output = batch.step(slots, ids, token_texts=True)
+        return output.texts, output.token_texts
+
+
+class DetokStepArrays(DetokStep):
+    name, reads = "detok-step-numpy", "arrays"
+
+    def slots_of(self, slots):
+        import numpy
+
+        return numpy.array(slots, dtype=numpy.uint32)
+
+
+class DetokRequest(Detok):
+    """An event of each request for each update, read as a server would."""
+
+    name, does, most_stops = "detok-request", ("w3",), 4096
+
+    def open_request_pool(self, prompts, stops):
+        import detok
+
+        self.update = detok.EngineUpdate
+        options = detok.TextDecodeOptions(stop=stops)
+        pool = [detok.RequestDecoder(self.tokenizer, prompt, options) for prompt in prompts]
+        for request in pool:
+            request.push(self.update())  # the start
+        return pool
+
+    def step_request_pool(self, pool, ids):
+        update, shown, texts = self.update, [], []
+        for request, i in zip(pool, ids, strict=True):
+            (delta,) = request.push(update([i], logprobs=[{i: -0.5}]))
+            shown.append(delta.decoded.text)
+            texts.append(delta.sampled.logprobs[0].sampled.token)
+        return shown, texts
+
+
 ADAPTERS = [
+    DetokStep,
+    DetokStepArrays,
+    DetokRequest,
     Detok,
     DetokUnkept,
     DetokEverything,

@@ -2,7 +2,7 @@
 
 import codecs
 
-from peers.peer import Peer
+from peers.peer import Peer, StopTail
 
 
 class Driver(Peer):
@@ -63,7 +63,7 @@ class StrTable(ByteTable):
     """Twenty lines: ready strings for ids that are whole characters by themselves, codecs for the others."""
 
     name = "py-strtable"
-    does = Driver.does
+    does = (*Driver.does, "w2", "w3")
 
     def setup(self):
         super().setup()
@@ -94,6 +94,33 @@ class StrTable(ByteTable):
                 tail = tail[used:]
             append(text)
         return trimmed(self, out, prompt), tail.decode("utf-8", "replace")
+
+    def open_pool(self, prompts):
+        return [b""] * len(prompts)
+
+    def step_pool(self, pool, ids):
+        whole, table, out, partial = self.whole, self.table, [], codecs.utf_8_decode
+        append = out.append
+        for k, i in enumerate(ids):
+            text, tail = whole[i], pool[k]
+            if text is None or tail:
+                tail += table[i]
+                text, used = partial(tail, "replace", False)
+                pool[k] = tail[used:]
+            append(text)
+        return out
+
+    def open_request_pool(self, prompts, stops):
+        return self.open_pool(prompts), [StopTail(stops) for _ in prompts]
+
+    def step_request_pool(self, pool, ids):
+        tails, searches = pool
+        deltas = self.step_pool(tails, ids)
+        return [search.push(delta) for search, delta in zip(searches, deltas, strict=True)], self.token_texts(ids)
+
+    def token_texts(self, ids):
+        whole, table = self.whole, self.table
+        return [text if (text := whole[i]) is not None else table[i].decode("utf-8", "replace") for i in ids]
 
 
 def _whole(token):
