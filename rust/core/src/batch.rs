@@ -4,7 +4,7 @@ use crate::attribution::{DecodedText, TokenAttribution};
 use crate::context::Prompt;
 use crate::error::{Ended, Error};
 use crate::event::TokenUsage;
-use crate::generation::{Generation, Pushed};
+use crate::generation::{Copy, Generation, Pushed};
 use crate::logprobs::{SampledText, TextWriter, TokenTexts};
 use crate::options::TextDecodeOptions;
 use crate::stop::StopMatch;
@@ -503,20 +503,27 @@ impl StepOutput {
         action: Action<'_>,
     ) {
         let mut own = None;
-        let kept = if let Some(BatchRequest { generation, .. }) = request {
-            if let (Action::Push(&[id]), Some(table)) = (action, table)
-                && generation.push_copied(table, id)
-            {
-                if let Some(texts) = &mut self.token_texts {
-                    texts.push_own(id);
+        let kept = match request {
+            None => self.fail(slot, Error::NoSlot(slot.into())),
+            Some(BatchRequest { generation, .. }) => {
+                let copy = match (action, table) {
+                    (Action::Push(&[id]), Some(table)) => {
+                        Some((generation.push_copied(table, id), id))
+                    }
+                    _ => None,
+                };
+                match copy {
+                    Some((Copy::Shown, id)) => {
+                        own = Some(id);
+                        self.count_copied(id)
+                    }
+                    Some((Copy::Held, id)) => {
+                        generation.move_chunk(&mut self.text, &mut self.records);
+                        self.count_copied(id)
+                    }
+                    Some((Copy::Refused, _)) | None => self.act_on(slot, generation, action),
                 }
-                own = Some(id);
-                1
-            } else {
-                self.act_on(slot, generation, action)
             }
-        } else {
-            self.fail(slot, Error::NoSlot(slot.into()))
         };
         self.positions.push(Position {
             own,
@@ -524,6 +531,15 @@ impl StepOutput {
             text_end: self.text.len(),
             record_end: self.records.len(),
         });
+    }
+
+    /// One token whose text, as its logprob would have it, is its own.
+    #[inline]
+    fn count_copied(&mut self, id: TokenId) -> u32 {
+        if let Some(texts) = &mut self.token_texts {
+            texts.push_own(id);
+        }
+        1
     }
 
     fn act_on(&mut self, slot: Slot, generation: &mut Generation, action: Action<'_>) -> u32 {

@@ -66,8 +66,10 @@ pub(crate) struct Generation {
     options: Arc<TextDecodeOptions>,
     /// How far the visible text is into the stop strings.
     stop_state: Option<StopState>,
-    /// The next token may be one of those.
+    /// The next token may be text of its own.
     copies: bool,
+    /// Something may be held back, so that it may not be shown at once.
+    holds: bool,
     ended: bool,
     /// Those the stream does not know of.
     copied: Copied,
@@ -83,6 +85,17 @@ pub(crate) struct Generation {
 struct Copied {
     tokens: u64,
     bytes: usize,
+}
+
+/// What [`Generation::push_copied`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copy {
+    /// Nothing: the token is to be pushed the long way.
+    Refused,
+    /// Its own text, which may be shown at once, is all there is to be shown.
+    Shown,
+    /// It was pushed, and what may be shown is another text: the next chunk.
+    Held,
 }
 
 /// Records that were handed out.
@@ -111,6 +124,7 @@ impl Generation {
             stop_state: options.stop.as_ref().map(|stops| stops.start()),
             options,
             copies: false,
+            holds: true,
             ended: false,
             copied: Copied::default(),
             kept_tokens: 0,
@@ -142,35 +156,46 @@ impl Generation {
         self.stream.pending()
     }
 
-    /// Pushes one id if its own text, as [`Table::copied_text`] has it, is just what may be shown for
-    /// it, at once; says whether it did. The context of such a token is the same before and after.
+    /// Pushes one id if its own text, as [`Table::copied_text`] has it, is just what comes of it. The
+    /// context of such a token is the same before and after.
     #[inline]
-    pub(crate) fn push_copied(&mut self, table: &Table, id: TokenId) -> bool {
+    pub(crate) fn push_copied(&mut self, table: &Table, id: TokenId) -> Copy {
         if !self.copies || self.ends_at_token(id) {
-            return false;
+            return Copy::Refused;
         }
-        let len = match (&self.options.stop, self.stop_state) {
-            (Some(stops), Some(mut state)) => {
-                let Some(text) = table.copied_text(id) else {
-                    return false;
-                };
-                if stops.search(&mut state, text, self.stops_count()).is_some()
-                    || stops.held(state) > 0 && !self.options.include_stop
-                {
-                    return false;
-                }
-                self.stop_state = Some(state);
-                text.len()
-            }
-            _ => match table.copied_len(id) {
-                Some(len) => len,
-                None => return false,
-            },
+        let Some(stops) = &self.options.stop else {
+            return match table.copied_len(id) {
+                Some(len) if !self.holds => self.show_copied(len),
+                _ => Copy::Refused,
+            };
         };
+        let (Some(text), Some(mut state)) = (table.copied_text(id), self.stop_state) else {
+            return Copy::Refused;
+        };
+        if stops.search(&mut state, text, self.stops_count()).is_some() {
+            return Copy::Refused;
+        }
+        let waits = stops.held(state) > 0 && !self.options.include_stop;
+        if self.holds || waits {
+            self.count_copied();
+            if self.stream.push_token(id).is_err() {
+                return Copy::Refused;
+            }
+            self.kept_tokens += 1;
+            self.stop_state = Some(state);
+            self.update_copies();
+            return Copy::Held;
+        }
+        self.stop_state = Some(state);
+        self.show_copied(text.len())
+    }
+
+    #[inline]
+    fn show_copied(&mut self, len: usize) -> Copy {
         self.copied.tokens += 1;
         self.copied.bytes += len;
         self.kept_tokens += 1;
-        true
+        Copy::Shown
     }
 
     /// Tells the stream of the tokens it does not know of.
@@ -185,7 +210,8 @@ impl Generation {
 
     /// To be called when the stream was changed.
     fn update_copies(&mut self) {
-        self.copies = self.options.min_bytes_to_buffer == 0 && self.stream.steps_copy();
+        self.copies = self.stream.copies();
+        self.holds = self.options.min_bytes_to_buffer > 0 || !self.stream.steps_copy();
     }
 
     /// Runs `change`, which pushes `ids` at most and may finish; if it fails, nothing has changed.
