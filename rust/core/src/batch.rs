@@ -4,7 +4,7 @@ use crate::attribution::{DecodedText, TokenAttribution};
 use crate::context::Prompt;
 use crate::error::{Ended, Error};
 use crate::event::TokenUsage;
-use crate::generation::{Copy, Generation, Pushed};
+use crate::generation::{Generation, Pushed, ShortWay};
 use crate::logprobs::{SampledText, TextWriter, TokenTexts};
 use crate::options::TextDecodeOptions;
 use crate::stop::StopMatch;
@@ -14,7 +14,8 @@ use crate::token::TokenId;
 use crate::tokenizer::Tokenizer;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A place in a batch: given when a request is added, free again when it is removed.
 pub type Slot = u32;
@@ -322,35 +323,36 @@ impl BatchDecoder {
                 (slot, request.and_then(Option::take), action)
             })
             .collect();
+        let threads = threads.min(MAX_THREADS);
         let token_texts = output.token_texts.is_some();
-        let work = |jobs: &mut [Job<'_>], out: &mut StepOutput| {
-            for (slot, request, action) in jobs {
-                out.act(table, *slot, request.as_deref_mut(), *action);
+        let shares: Vec<Mutex<(&mut [Job<'_>], StepOutput)>> = shares(&mut jobs, threads)
+            .into_iter()
+            .map(|jobs| {
+                let part = StepOutput::with_room_for(tokenizer, jobs.len(), token_texts);
+                Mutex::new((jobs, part))
+            })
+            .collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let mut share = share.lock().unwrap_or_else(PoisonError::into_inner);
+                let (jobs, part) = &mut *share;
+                for (slot, request, action) in jobs.iter_mut() {
+                    part.act(table, *slot, request.as_deref_mut(), *action);
+                }
             }
         };
         std::thread::scope(|scope| {
-            let mut shares = shares(&mut jobs, threads.min(MAX_THREADS)).into_iter();
-            let first = shares.next();
-            let workers: Vec<_> = shares
-                .map(|jobs| {
-                    scope.spawn(move || {
-                        let mut part =
-                            StepOutput::with_room_for(tokenizer, jobs.len(), token_texts);
-                        work(jobs, &mut part);
-                        part
-                    })
-                })
-                .collect();
-            if let Some(jobs) = first {
-                work(jobs, &mut output);
+            for _ in 1..threads {
+                // If the system gives no more threads, those that there are do it all.
+                let _started = std::thread::Builder::new().spawn_scoped(scope, work);
             }
-            for worker in workers {
-                match worker.join() {
-                    Ok(part) => output.append(part),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
+            work();
         });
+        for share in shares {
+            let (_, part) = share.into_inner().unwrap_or_else(PoisonError::into_inner);
+            output.append(part);
+        }
         output
     }
 
@@ -513,15 +515,15 @@ impl StepOutput {
                     _ => None,
                 };
                 match copy {
-                    Some((Copy::Shown, id)) => {
+                    Some((ShortWay::Shown, id)) => {
                         own = Some(id);
                         self.count_copied(id)
                     }
-                    Some((Copy::Held, id)) => {
+                    Some((ShortWay::Pushed, id)) => {
                         generation.move_chunk(&mut self.text, &mut self.records);
                         self.count_copied(id)
                     }
-                    Some((Copy::Refused, _)) | None => self.act_on(slot, generation, action),
+                    Some((ShortWay::Refused, _)) | None => self.act_on(slot, generation, action),
                 }
             }
         };

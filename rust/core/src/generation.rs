@@ -76,7 +76,7 @@ pub(crate) struct Generation {
     /// Tokens that were sampled and count.
     kept_tokens: u64,
     stream: Box<DecodeStream>,
-    handed: Handed,
+    handed: HandedRecords,
     /// What is left to be handed out behind the end.
     rest: Option<Box<DecodedText>>,
 }
@@ -89,20 +89,20 @@ struct Copied {
 
 /// What [`Generation::push_copied`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Copy {
-    /// Nothing: the token is to be pushed the long way.
+pub(crate) enum ShortWay {
+    /// Nothing: the token is to be pushed the long way, which also tells what is wrong with it.
     Refused,
-    /// Its own text, which may be shown at once, is all there is to be shown.
+    /// Its own text may be shown at once, and is all there is.
     Shown,
-    /// It was pushed, and what may be shown is another text: the next chunk.
-    Held,
+    /// It was pushed. What may be shown is not just its text: it is the next chunk.
+    Pushed,
 }
 
 /// Records that were handed out.
 #[derive(Clone, Copy, Debug, Default)]
-struct Handed {
-    /// As each pushed token has one, also the index of the next.
-    records: u64,
+struct HandedRecords {
+    /// How many; as each pushed token has one, also the index of the next.
+    count: u64,
     /// Of these, the last that has text.
     last_visible: Option<u64>,
 }
@@ -128,7 +128,7 @@ impl Generation {
             ended: false,
             copied: Copied::default(),
             kept_tokens: 0,
-            handed: Handed::default(),
+            handed: HandedRecords::default(),
             rest: None,
         };
         generation.update_copies();
@@ -159,43 +159,43 @@ impl Generation {
     /// Pushes one id if its own text, as [`Table::copied_text`] has it, is just what comes of it. The
     /// context of such a token is the same before and after.
     #[inline]
-    pub(crate) fn push_copied(&mut self, table: &Table, id: TokenId) -> Copy {
+    pub(crate) fn push_copied(&mut self, table: &Table, id: TokenId) -> ShortWay {
         if !self.copies || self.ends_at_token(id) {
-            return Copy::Refused;
+            return ShortWay::Refused;
         }
         let Some(stops) = &self.options.stop else {
             return match table.copied_len(id) {
                 Some(len) if !self.holds => self.show_copied(len),
-                _ => Copy::Refused,
+                _ => ShortWay::Refused,
             };
         };
         let (Some(text), Some(mut state)) = (table.copied_text(id), self.stop_state) else {
-            return Copy::Refused;
+            return ShortWay::Refused;
         };
         if stops.search(&mut state, text, self.stops_count()).is_some() {
-            return Copy::Refused;
+            return ShortWay::Refused;
         }
         let waits = stops.held(state) > 0 && !self.options.include_stop;
         if self.holds || waits {
             self.count_copied();
             if self.stream.push_token(id).is_err() {
-                return Copy::Refused;
+                return ShortWay::Refused;
             }
             self.kept_tokens += 1;
             self.stop_state = Some(state);
             self.update_copies();
-            return Copy::Held;
+            return ShortWay::Pushed;
         }
         self.stop_state = Some(state);
         self.show_copied(text.len())
     }
 
     #[inline]
-    fn show_copied(&mut self, len: usize) -> Copy {
+    fn show_copied(&mut self, len: usize) -> ShortWay {
         self.copied.tokens += 1;
         self.copied.bytes += len;
         self.kept_tokens += 1;
-        Copy::Shown
+        ShortWay::Shown
     }
 
     /// Tells the stream of the tokens it does not know of.
@@ -203,8 +203,8 @@ impl Generation {
         let Copied { tokens, bytes } = std::mem::take(&mut self.copied);
         if tokens > 0 {
             self.stream.count_copied(tokens, bytes);
-            self.handed.records += tokens;
-            self.handed.last_visible = Some(self.handed.records - 1);
+            self.handed.count += tokens;
+            self.handed.last_visible = Some(self.handed.count - 1);
         }
     }
 
@@ -342,7 +342,7 @@ impl Generation {
         self.ended = true;
         let records = rest.as_ref().map_or(&[][..], |rest| &rest.attributions);
         let cut_here = records.iter().position(|record| record.cut);
-        let cut_here = cut_here.map(|at| self.handed.records + at as u64);
+        let cut_here = cut_here.map(|at| self.handed.count + at as u64);
         let cut_before = self.handed.last_visible.filter(|_| head > local);
         let completing = records.last();
         let stopped = Stopped {
@@ -420,8 +420,8 @@ impl Generation {
             }
         }
         if let Some((at, _)) = last {
-            self.handed.last_visible = Some(self.handed.records + at as u64);
+            self.handed.last_visible = Some(self.handed.count + at as u64);
         }
-        self.handed.records += records.len() as u64;
+        self.handed.count += records.len() as u64;
     }
 }

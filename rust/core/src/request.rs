@@ -6,7 +6,7 @@ use crate::event::{
     EngineUpdate, Event, FinishKind, FinishReason, Finished, SampledDelta, Start, TextDelta,
     TokenUsage,
 };
-use crate::generation::{Copy, Generation, Observer, Pushed};
+use crate::generation::{Generation, Observer, Pushed, ShortWay};
 use crate::logprobs::{self, GivenLogprobs, LogprobFiller, PositionLogprobs};
 use crate::options::TextDecodeOptions;
 use crate::stop::Stop;
@@ -211,14 +211,14 @@ impl RequestDecoder {
         let ids = update.token_ids.as_slice();
         if let ([id], None, true) = (ids, &update.finish_reason, self.intermediate)
             && let Some(table) = self.tokenizer.table()
-            && let copy @ (Copy::Shown | Copy::Held) = generation.push_copied(table, *id)
+            && let way @ (ShortWay::Shown | ShortWay::Pushed) = generation.push_copied(table, *id)
         {
             if let Some(observer) = &mut filler {
                 observer.look(generation.stream(), *id)?;
             }
             let own = || DecodedText::of_token(*id, table.copied_text(*id).unwrap_or_default());
-            let decoded = match copy {
-                Copy::Shown => Some(own()),
+            let decoded = match way {
+                ShortWay::Shown => Some(own()),
                 _ => generation.next_chunk(),
             };
             return Ok(Progress {

@@ -2,9 +2,8 @@
 
 use crate::error::Error;
 use crate::token::TokenId;
-use aho_corasick::automaton::{Automaton, StateID};
-use aho_corasick::nfa::contiguous::NFA;
-use aho_corasick::{Anchored, MatchKind};
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Most bytes of all stop strings of a request together.
@@ -32,21 +31,46 @@ pub struct StopMatch {
     pub cut: bool,
 }
 
-/// Stop strings as one automaton (Aho–Corasick): its work is linear in the text, whether there is
-/// one string or thousands. Immutable; shared by every request that has the same strings.
-///
-/// After any text the automaton is in the state of the longest suffix that begins a stop string.
-/// That is all there is to hold-back too: what must wait is the longest suffix that is a *proper*
-/// prefix of one, a number known for each state beforehand.
+/// Stop strings, compiled. Immutable; shared by every request that has the same strings.
 pub struct StopStrings {
     strings: Box<[Arc<str>]>,
-    automaton: NFA,
-    start: StateID,
-    /// By state: bytes at the end of the text that may still become a stop string.
-    held: Box<[u32]>,
-    /// Bytes that lead out of the start state.
-    openers: Box<[bool; 256]>,
+    automaton: Automaton,
 }
+
+/// Strings as one automaton (Aho–Corasick): its work is linear in the text, whether there is one
+/// string or thousands.
+///
+/// After any text it is in the state of the longest suffix that begins a stop string. That is all
+/// there is to hold-back too: what must wait is the longest suffix that is a *proper* prefix of one,
+/// a number known for each state beforehand. Of the strings that a state completes only the first in
+/// the list can ever win, so that space is linear as well, which it is not in automata that know all
+/// of them.
+struct Automaton {
+    /// Prefixes of the strings, the empty one first, shorter ones before longer; those that go on
+    /// with one more byte from the same prefix are neighbours, in the order of that byte.
+    states: Vec<State>,
+    /// By state, its last byte.
+    bytes: Vec<u8>,
+    /// What the start state goes to, by byte.
+    from_start: Box<[u32; 256]>,
+}
+
+/// A prefix of a stop string.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// The first of the prefixes that are one byte longer.
+    first_longer: u32,
+    longer: u16,
+    /// The longest proper suffix that is a prefix too.
+    suffix: u32,
+    /// Bytes at the end of the text that may still become a stop string.
+    held: u32,
+    /// Of the strings that end here, the first in the list.
+    complete: u32,
+}
+
+const START: u32 = 0;
+const NONE: u32 = u32::MAX;
 
 impl std::fmt::Debug for StopStrings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -56,7 +80,7 @@ impl std::fmt::Debug for StopStrings {
 
 /// How far a text is into the stop strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StopState(StateID);
+pub(crate) struct StopState(u32);
 
 /// A stop string that is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,35 +106,14 @@ impl StopStrings {
             )));
         }
         let bytes: usize = strings.iter().map(|stop| stop.as_ref().len()).sum();
-        let too_long = || {
-            Error::BadStop(format!(
-                "the stop strings have {bytes} bytes together, more than {MAX_STOP_BYTES}"
-            ))
-        };
         if bytes > MAX_STOP_BYTES {
-            return Err(too_long());
-        }
-        let automaton = NFA::builder()
-            .match_kind(MatchKind::Standard)
-            .prefilter(false)
-            .build(strings.iter().map(AsRef::as_ref))
-            .map_err(|_| too_long())?;
-        let start = automaton
-            .start_state(Anchored::No)
-            .map_err(|_| too_long())?;
-        let held = held_by_state(&automaton, start, strings);
-        let mut openers = Box::new([false; 256]);
-        for stop in strings {
-            if let Some(first) = stop.as_ref().bytes().next() {
-                openers[usize::from(first)] = true;
-            }
+            return Err(Error::BadStop(format!(
+                "the stop strings have {bytes} bytes together, more than {MAX_STOP_BYTES}"
+            )));
         }
         Ok(Some(Self {
             strings: strings.iter().map(|stop| stop.as_ref().into()).collect(),
-            automaton,
-            start,
-            held,
-            openers,
+            automaton: Automaton::new(strings),
         }))
     }
 
@@ -121,19 +124,15 @@ impl StopStrings {
     }
 
     /// Before any text.
+    #[allow(clippy::unused_self)] // A state means nothing without its strings.
     pub(crate) fn start(&self) -> StopState {
-        StopState(self.start)
+        StopState(START)
     }
 
     /// Bytes at the end of the text that may still become a stop string.
     #[inline]
     pub(crate) fn held(&self, state: StopState) -> usize {
-        if state.0 == self.start {
-            return 0;
-        }
-        self.held
-            .get(state.0.as_usize())
-            .map_or(0, |&held| held as usize)
+        self.automaton.state(state.0).held as usize
     }
 
     /// Reads `text`, up to the first byte that completes a stop string. With `counts` false, what
@@ -146,38 +145,27 @@ impl StopStrings {
         counts: bool,
     ) -> Option<Completion> {
         let bytes = text.as_bytes();
-        let mut at = state.0;
         let mut read = 0;
         loop {
             let rest = bytes.get(read..).unwrap_or_default();
             // In the start state most bytes change nothing.
-            let idle = if at == self.start {
-                rest.iter()
-                    .position(|&byte| self.openers[usize::from(byte)])
+            let idle = if state.0 == START {
+                let opens = |byte: &u8| self.automaton.from_start[usize::from(*byte)] != START;
+                rest.iter().position(opens)?
             } else {
-                Some(0)
+                0
             };
-            let Some((idle, &byte)) = idle.and_then(|idle| Some((idle, rest.get(idle)?))) else {
-                state.0 = at;
-                return None;
-            };
-            at = self.automaton.next_state(Anchored::No, at, byte);
+            let &byte = rest.get(idle)?;
             read += idle + 1;
-            if counts && self.automaton.is_match(at) {
-                state.0 = at;
+            state.0 = self.automaton.step(state.0, byte);
+            let complete = self.automaton.state(state.0).complete;
+            if counts && complete != NONE {
                 return Some(Completion {
                     end: read,
-                    index: self.first_of(at),
+                    index: complete as usize,
                 });
             }
         }
-    }
-
-    /// Of the strings that are complete in a state, the first in the list.
-    fn first_of(&self, state: StateID) -> usize {
-        let complete = 0..self.automaton.match_len(state);
-        let first = complete.map(|nth| self.automaton.match_pattern(state, nth).as_usize());
-        first.min().unwrap_or(0)
     }
 
     /// The string at a place in the list.
@@ -186,50 +174,105 @@ impl StopStrings {
     }
 }
 
-/// The states after each byte.
-fn states<'a>(
-    automaton: &'a NFA,
-    start: StateID,
-    bytes: &'a [u8],
-) -> impl Iterator<Item = StateID> + 'a {
-    bytes.iter().scan(start, |state, &byte| {
-        *state = automaton.next_state(Anchored::No, *state, byte);
-        Some(*state)
-    })
+impl State {
+    /// Of `len` bytes, before it is known what goes on from it.
+    fn new(len: usize, suffix: u32, complete: u32) -> Self {
+        Self {
+            first_longer: 0,
+            longer: 0,
+            suffix,
+            held: len as u32,
+            complete,
+        }
+    }
 }
 
-/// For every state, how long its longest suffix is that is a proper prefix of a stop string.
-fn held_by_state(automaton: &NFA, start: StateID, strings: &[impl AsRef<str>]) -> Box<[u32]> {
-    let mut held: Vec<u32> = Vec::new();
-    for stop in strings {
-        let bytes = stop.as_ref().as_bytes();
-        for (len, state) in (1..).zip(states(automaton, start, bytes)) {
-            let index = state.as_usize();
-            if held.len() <= index {
-                held.resize(index + 1, 0);
+impl Automaton {
+    /// Lays out all prefixes, level by level.
+    fn new(strings: &[impl AsRef<str>]) -> Self {
+        let bytes = strings.iter().map(|stop| stop.as_ref().as_bytes());
+        let mut sorted: Vec<(&[u8], u32)> = bytes.zip(0..).collect();
+        sorted.sort_unstable();
+        let mut automaton = Self {
+            states: vec![State::new(0, START, NONE)],
+            bytes: vec![0],
+            from_start: Box::new([START; 256]),
+        };
+        // Prefixes whose longer ones are not laid out, and the strings that go on from them.
+        let mut waiting = VecDeque::from([(START, 0..sorted.len(), 0)]);
+        while let Some((state, strings, len)) = waiting.pop_front() {
+            let first = automaton.states.len();
+            for (byte, strings) in by_byte(&sorted, strings, len) {
+                let longer = automaton.states.len() as u32;
+                // Those that end here come first, and of equal ones the first in the list.
+                let whole = sorted[strings.clone()].iter();
+                let whole = whole.take_while(|(stop, _)| stop.len() == len + 1).count();
+                let first_whole = sorted[strings.start..strings.start + whole].first();
+                automaton.push(state, byte, len + 1, first_whole.map(|(_, index)| *index));
+                waiting.push_back((longer, strings.start + whole..strings.end, len + 1));
             }
-            if len < bytes.len() {
-                held[index] = len as u32;
+            let longer = (automaton.states.len() - first) as u16;
+            let state = &mut automaton.states[state as usize];
+            (state.first_longer, state.longer) = (first as u32, longer);
+        }
+        // A string that begins no other holds what its longest proper suffix holds.
+        for index in 0..automaton.states.len() {
+            let State { longer, suffix, .. } = automaton.states[index];
+            if longer == 0 {
+                automaton.states[index].held = automaton.states[suffix as usize].held;
             }
         }
+        automaton
     }
-    // A string that begins no other holds what its longest proper suffix holds, which is shorter
-    // and therefore known.
-    let mut by_length: Vec<&[u8]> = strings
-        .iter()
-        .map(|stop| stop.as_ref().as_bytes())
-        .collect();
-    by_length.sort_by_key(|stop| stop.len());
-    for stop in by_length {
-        let last = |bytes| states(automaton, start, bytes).last();
-        let suffix = last(stop.get(1..).unwrap_or_default());
-        let of_suffix = suffix.and_then(|state| held.get(state.as_usize()).copied());
-        let whole = last(stop).and_then(|state| held.get_mut(state.as_usize()));
-        if let (Some(held @ 0), Some(of_suffix)) = (whole, of_suffix) {
-            *held = of_suffix;
+
+    /// Adds the prefix that goes on from `shorter` with `byte`; `string` is the first that it is.
+    fn push(&mut self, shorter: u32, byte: u8, len: usize, string: Option<u32>) {
+        let suffix = if shorter == START {
+            self.from_start[usize::from(byte)] = self.states.len() as u32;
+            START
+        } else {
+            self.step(self.state(shorter).suffix, byte)
+        };
+        let complete = string.unwrap_or(NONE).min(self.state(suffix).complete);
+        self.states.push(State::new(len, suffix, complete));
+        self.bytes.push(byte);
+    }
+
+    #[inline]
+    fn state(&self, at: u32) -> &State {
+        &self.states[at as usize]
+    }
+
+    /// The state behind one more byte.
+    #[inline]
+    fn step(&self, mut at: u32, byte: u8) -> u32 {
+        while at != START {
+            let state = self.state(at);
+            let first = state.first_longer as usize;
+            let longer = &self.bytes[first..first + usize::from(state.longer)];
+            if let Ok(nth) = longer.binary_search(&byte) {
+                return (first + nth) as u32;
+            }
+            at = state.suffix;
         }
+        self.from_start[usize::from(byte)]
     }
-    held.into_boxed_slice()
+}
+
+/// Sorted strings that have `len` bytes in common, by the byte behind these.
+fn by_byte<'s>(
+    sorted: &'s [(&[u8], u32)],
+    strings: Range<usize>,
+    len: usize,
+) -> impl Iterator<Item = (u8, Range<usize>)> + 's {
+    let mut start = strings.start;
+    sorted[strings]
+        .chunk_by(move |(one, _), (next, _)| one[len] == next[len])
+        .map(move |group| {
+            let range = start..start + group.len();
+            start = range.end;
+            (group[0].0[len], range)
+        })
 }
 
 #[cfg(test)]
@@ -343,6 +386,19 @@ mod tests {
         assert_eq!(stops.held(state), long.len() - 3);
         assert_eq!(stops.search(&mut state, "い", true), None);
         assert_eq!(stops.held(state), 0);
+    }
+
+    #[test]
+    fn strings_inside_each_other_share_their_states() {
+        let nested: Vec<String> = (1..=1_000).map(|len| "a".repeat(len)).collect();
+        let stops = StopStrings::new(&nested).expect("legal").expect("some");
+        assert_eq!(stops.automaton.states.len(), 1_001);
+        let mut many = vec!["a".to_owned(); 4_000];
+        many.push("a".repeat(100_000));
+        let stops = StopStrings::new(&many).expect("legal").expect("some");
+        assert_eq!(stops.automaton.states.len(), 100_001);
+        let first = Some(Completion { end: 2, index: 0 });
+        assert_eq!(stops.search(&mut stops.start(), "ba", true), first);
     }
 
     proptest! {
