@@ -42,8 +42,9 @@ RUN = {
     "w5": workloads.w5,
     "w6": workloads.w6,
     "w7": w7,
+    "w8": workloads.w8,
 }
-BASELINES = {"w2": "detok-step", "w3": "detok-step", "w5": "detok-batch"}
+BASELINES = {"w8": "detok-busy", "w2": "detok-step", "w3": "detok-step", "w5": "detok-batch"}
 
 # The short run: workload, adapters, turns, options.
 SHORT = [
@@ -120,7 +121,7 @@ def options_of(workload: str, texts: str, data: Data) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-w", "--workloads", help="of w1 to w7, or all; without it the short run")
+    parser.add_argument("-w", "--workloads", help="of w1 to w8, or all; without it the short run")
     parser.add_argument("-p", "--peers", default="all", help=f"of {', '.join(ADAPTERS)}, or all")
     parser.add_argument("-t", "--turns", type=int, default=5)
     parser.add_argument("--texts", default="mixed", help="classes of text for w1, or all")

@@ -7,11 +7,13 @@ w4  lone continuation bytes, and hidden special tokens: cost per token, and how 
 w5  offline, one thread: 2,000 sequences of 500 ids
 w6  opening behind a long prompt, and the first delta after it
 w7  memory of an idle stream behind 4,096 prompt ids
+w8  a busy Python thread beside steps: what a big step leaves it, and what it costs a small step
 """
 
 import gc
 import math
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -28,6 +30,7 @@ TITLES = {
     "w5": "offline, one thread",
     "w6": "behind a long prompt",
     "w7": "memory of an idle stream",
+    "w8": "steps beside a busy Python thread",
 }
 
 
@@ -209,3 +212,53 @@ def w6(peer: Peer, data: Data, sizes=(0, 131_072, 1_000_000), limit_ns=30e6) -> 
             later = out[f"first delta, {n:,} ids"].value - out[f"first delta, {sizes[0]:,} ids"].value
             out[f"first delta, {n:,} ids, later by"] = Sample(later, "ns")
     return out
+
+
+def w8(peer: Peer, data: Data, big=1 << 17, small=1_000) -> dict[str, Sample]:
+    """Wall time; steps are those of a peer that can give up the interpreter or keep it."""
+    ids, out = data.ids("mixed"), {}
+    for count in (small, big):
+        sampled = (ids * (count // len(ids) + 1))[:count]
+        for name, release in (("as it is", None), ("never released", False), ("always released", True)):
+            step = peer.stepper(count, release)
+            step(sampled)
+            alone = statistics.median(_wall(step, sampled) for _ in range(9))
+            with _Busy() as busy:
+                took, counted = zip(*(busy.beside(step, sampled) for _ in range(9)), strict=True)
+            case = f"{count:,} ids, {name}"
+            out[f"{case}: a step"] = Sample(alone / 1e3, "µs")
+            out[f"{case}: beside a busy thread"] = Sample(statistics.median(took) / 1e3, "µs")
+            out[f"{case}: share of its speed that the thread had"] = Sample(statistics.median(counted), "")
+    return out
+
+
+def _wall(step, sampled) -> int:
+    start = time.perf_counter_ns()
+    step(sampled)
+    return time.perf_counter_ns() - start
+
+
+class _Busy:
+    """A thread that counts, and how fast it counts when nothing else runs."""
+
+    def __enter__(self):
+        self.count, self.goes_on = 0, True
+        self.thread = threading.Thread(target=self.spin, daemon=True)
+        self.thread.start()
+        start, before = time.perf_counter_ns(), self.count
+        time.sleep(0.05)
+        self.speed = (self.count - before) / (time.perf_counter_ns() - start)
+        return self
+
+    def spin(self):
+        while self.goes_on:
+            self.count += 1
+
+    def beside(self, step, sampled) -> tuple[int, float]:
+        before = self.count
+        took = _wall(step, sampled)
+        return took, (self.count - before) / (self.speed * took)
+
+    def __exit__(self, *_):
+        self.goes_on = False
+        self.thread.join()

@@ -123,6 +123,19 @@ class DetokStep(Detok):
         return output.texts, output.token_texts
 
 
+class DetokBusy(Detok):
+    """Steps beside another thread of the interpreter."""
+
+    name, does = "detok-busy", ("w8",)
+
+    def stepper(self, slots, release_gil):
+        import detok
+
+        batch = detok.BatchDecoder(self.tokenizer, release_gil=release_gil)
+        slots = [batch.add() for _ in range(slots)]
+        return lambda token_ids: batch.step(slots, token_ids)
+
+
 class DetokStepArrays(DetokStep):
     name, reads = "detok-step-numpy", "arrays"
 
@@ -160,6 +173,7 @@ ADAPTERS = [
     DetokStep,
     DetokStepArrays,
     DetokRequest,
+    DetokBusy,
     Detok,
     DetokUnkept,
     DetokEverything,

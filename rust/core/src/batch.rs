@@ -366,7 +366,7 @@ impl BatchDecoder {
             };
             if before {
                 return Err(Error::BadStep(format!(
-                    "slot {slot} is named twice; give all of its token ids in one run"
+                    "slot {slot} is named twice; name each slot once"
                 )));
             }
         }

@@ -5,18 +5,14 @@ use crate::finish::TokenUsage;
 use crate::ids::{Argument, CallError, Noun, PromptIds, numbers, slot, token_ids};
 use crate::lock::StreamLock;
 use crate::options::{TextDecodeOptions, options_for};
+use crate::position::threads;
 use crate::step_output::StepOutput;
 use crate::stream::pending_counts;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{DETACH_FROM, Tokenizer};
 use detok_core as core;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// A step of at least this many ids is worth giving up the interpreter for: to get it back beside
-/// a busy thread can take five milliseconds, and so many ids take about as long.
-const DETACH_FROM: usize = 1 << 16;
 
 /// Many requests, one call per engine step.
 #[pyclass(frozen, module = "detok")]
@@ -39,9 +35,9 @@ impl BatchDecoder {
         guarded(py, || self.batch.with(py, calls_python, call))?.map_err(|error| to_py(py, error))
     }
 
-    /// Whether a step of so many ids gives up the interpreter.
-    fn detaches(&self, ids: usize) -> bool {
-        !self.tokenizer.get().calls_python() && self.release_gil.unwrap_or(ids >= DETACH_FROM)
+    /// Whether work on so many ids, or bytes, gives up the interpreter.
+    fn detaches(&self, work: usize) -> bool {
+        !self.tokenizer.get().calls_python() && self.release_gil.unwrap_or(work >= DETACH_FROM)
     }
 }
 
@@ -52,13 +48,12 @@ impl BatchDecoder {
     fn new(
         tokenizer: &Bound<'_, Tokenizer>,
         options: Option<&Bound<'_, TextDecodeOptions>>,
-        threads: i64,
+        #[pyo3(from_py_with = threads)] threads: usize,
         release_gil: Option<bool>,
     ) -> PyResult<Self> {
-        let threads = usize::try_from(threads).ok().filter(|&threads| threads > 0);
         Ok(Self {
             options: options_for(options, tokenizer)?,
-            threads: threads.ok_or_else(|| PyValueError::new_err("threads must be at least 1"))?,
+            threads,
             release_gil,
             batch: StreamLock::new(core::BatchDecoder::new(tokenizer.get().core())),
             tokenizer: tokenizer.clone().unbind(),
@@ -112,7 +107,16 @@ impl BatchDecoder {
     /// Ends requests; what they withheld comes out.
     fn finish(&self, py: Python<'_>, slots: &Bound<'_, PyAny>) -> PyResult<StepOutput> {
         let slots = numbers(Noun::Slot, slots)?;
-        let output = self.with(py, |batch| batch.finish(&slots))?;
+        let output = self.with(py, |batch| {
+            let held = |slot: &u32| batch.pending(*slot).map_or(0, |pending| pending.held_bytes);
+            let detaches = self.detaches(slots.iter().map(held).sum());
+            let mut finish = || batch.finish(&slots);
+            if detaches {
+                py.detach(finish)
+            } else {
+                finish()
+            }
+        })?;
         StepOutput::new(py, &self.tokenizer, slots, output)
     }
 

@@ -4,7 +4,7 @@ use crate::choice::{FRAGMENTS, UNKNOWN_IDS, choose, word};
 use crate::error::{guarded, to_py};
 use crate::ids::{Argument, token_id, token_ids, type_name};
 use crate::position;
-use crate::tokenizer::{KeptToken, Tokenizer, read_kept_tokens, resolve_kept_tokens};
+use crate::tokenizer::{DETACH_FROM, KeptToken, Tokenizer, read_kept_tokens, resolve_kept_tokens};
 use crate::value::{CallRepr, Reduced, hash_of, reduced, with_keywords};
 use detok_core as core;
 use detok_core::{DecodeOptions, Fragments, StopStrings, TokenId, UnknownIds};
@@ -132,8 +132,13 @@ fn read_stop_token_ids(ids: &Bound<'_, PyAny>) -> PyResult<Arc<[TokenId]>> {
         token_ids(ids)?
     } else {
         // A set or a generator.
-        let ids = ids.try_iter()?.enumerate();
-        let read = ids.map(|(index, id)| token_id(&id?, index));
+        let iterator = ids.try_iter().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "stop_token_ids must be an iterable of token ids, not {}; leave it out for none",
+                type_name(ids)
+            ))
+        })?;
+        let read = (iterator.enumerate()).map(|(index, id)| token_id(&id?, index));
         read.collect::<PyResult<_>>()?
     };
     all.sort_unstable();
@@ -161,8 +166,14 @@ impl TextDecodeOptions {
         fragments: &str,
     ) -> PyResult<Self> {
         let stops = stop.map(read_stops).transpose()?.unwrap_or_default();
+        let bytes: usize = stops.iter().map(String::len).sum();
         let stop = guarded(py, || {
-            StopStrings::new(&stops).map_err(|error| to_py(py, error))
+            let compiled = if bytes >= DETACH_FROM {
+                py.detach(|| StopStrings::new(&stops))
+            } else {
+                StopStrings::new(&stops)
+            };
+            compiled.map_err(|error| to_py(py, error))
         })?;
         let core = core::TextDecodeOptions {
             decode: DecodeOptions {

@@ -29,6 +29,14 @@ pub(crate) fn position(value: &Bound<'_, PyAny>, name: &str) -> PyResult<usize> 
     }
 }
 
+/// A number of threads.
+pub(crate) fn threads(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    match position(value, "threads")? {
+        0 => Err(PyValueError::new_err("threads must be at least 1")),
+        threads => Ok(threads),
+    }
+}
+
 /// An index into `len` items, negative ones from the end; `None` for one that is out of range.
 pub(crate) fn index(value: &Bound<'_, PyAny>, len: usize) -> PyResult<Option<usize>> {
     let at = match value.extract::<isize>() {

@@ -9,6 +9,7 @@ use crate::tokenizer::Tokenizer;
 use detok_core as core;
 use detok_core::TokenId;
 use pyo3::exceptions::PyIndexError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString};
@@ -152,6 +153,11 @@ impl StepOutput {
             Py::new(py, batch)
         })?;
         Ok(arrow.clone_ref(py))
+    }
+
+    /// An error that was raised knows the frames that it passed through, which may know this output.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.errors)
     }
 
     fn __len__(&self) -> usize {

@@ -4,6 +4,7 @@ use crate::choice::{UNKNOWN_IDS, choose};
 use crate::decoded::DecodedText;
 use crate::error::{detok_error, guarded, load_to_py, to_py, unknown_token_error};
 use crate::ids::{Argument, read_token_ids, token_id, token_ids};
+use crate::position::threads;
 use crate::source::PythonSource;
 use crate::stream::ChunkIterator;
 use crate::strings::TokenStrings;
@@ -17,7 +18,8 @@ use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Work on at least this many ids is worth giving up the interpreter for.
+/// Work on at least this many ids, or bytes, is worth giving up the interpreter for: to get it back
+/// beside a busy thread can take five milliseconds.
 pub(crate) const DETACH_FROM: usize = 1 << 16;
 
 /// An immutable tokenizer, as decoding sees it.
@@ -439,11 +441,9 @@ impl Tokenizer {
         sequences: &Bound<'_, PyAny>,
         skip_special_tokens: bool,
         unknown_ids: &str,
-        threads: i64,
+        #[pyo3(from_py_with = threads)] threads: usize,
     ) -> PyResult<Vec<Py<PyString>>> {
         let options = decode_options(self, skip_special_tokens, &Argument::Missing, unknown_ids)?;
-        let threads = usize::try_from(threads).ok().filter(|&threads| threads > 0);
-        let threads = threads.ok_or_else(|| PyValueError::new_err("threads must be at least 1"))?;
         if threads == 1 || self.calls_python() {
             // One sequence at a time: no second copy of all ids.
             let mut scratch = Scratch::default();
