@@ -1,4 +1,4 @@
-"""The native part of detok. Offsets are UTF-8 bytes unless a unit is named.
+"""The native part of detok. Offsets are UTF-8 bytes unless a unit is named; rules A1 to A11 are in docs/CONTRACT.md.
 
 Sequences of ids are lists, tuples, ranges, or 1-D native arrays of 32- or 64-bit integers (numpy, array.array, any
 object with the buffer protocol), or other sequences whose items have `__index__`. `bool` is refused (`TypeError`).
@@ -770,10 +770,10 @@ class EngineUpdate:
                 alternatives behind it; a mapping of ids to numbers, or to objects with `logprob` and perhaps `rank`,
                 the sampled id among them; or a `PositionLogprobs`.
             finish_reason: `stop`, `length`, `abort`, `error` or `repetition`, in the last update of a request.
-            stop_token_id: With `finish_reason="stop"`, the id at which the engine stopped.
-            stop_string: With `finish_reason="stop"`, the string at which it stopped. All ids of the update are text
-                then; otherwise the last one, if the engine stopped at it, is not.
-            prompt_token_ids: The prompt, in the first update, if the decoder was not given it.
+            stop_token_id: With `finish_reason="stop"`, the id at which the engine stopped. If it is the last id, or if
+                neither this nor `stop_string` is given (an end of sequence), the last id is kept and not decoded.
+            stop_string: With `finish_reason="stop"`, the string at which it stopped: all ids of the update are text.
+            prompt_token_ids: The prompt, in the first update, if the decoder was not given it; later it is not read.
             prompt_logprobs: In the first update, one entry per token of the prompt, as in `logprobs` or `None`.
             cached_token_count: Tokens of the prompt that did not have to be computed.
             kv_transfer_params: Any object, passed on to `Finished`.
@@ -965,7 +965,7 @@ class StepOutput:
         """Text and records of a position; `IndexError` if there is none such."""
 
     def to_arrow(self) -> ArrowBatch:
-        """Texts and records as Arrow arrays, one row per position; the text is not copied."""
+        """Texts and records as Arrow arrays, one row per position: copied once, then shared by all readers."""
 
     def __len__(self) -> int:
         """Number of positions."""

@@ -1,5 +1,5 @@
-//! What a step gave, as Arrow arrays by the `PyCapsule` interface: libraries that speak it read the
-//! texts where they are, without a copy.
+//! What a step gave, as Arrow arrays by the `PyCapsule` interface: libraries that speak it share one
+//! copy of the columns.
 
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
