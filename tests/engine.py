@@ -3,11 +3,14 @@
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import detok
+from detok.data import demo_streams
 
 Token = str | bytes | None
+IM_END = 2  # <|im_end|> of the demo's tokenizer
 
 
 def vocabulary(*tokens: Token) -> tuple[detok.Tokenizer, list[int]]:
@@ -151,3 +154,37 @@ def requested(tokenizer: detok.Tokenizer, groups, options: detok.TextDecodeOptio
         if decoder.is_finished:
             break
     return given
+
+
+class PlayedEngine:
+    """An engine whose n-th request samples the n-th recorded stream, and then ends of sequence for ever."""
+
+    end_token_ids = (0, IM_END)
+
+    def __init__(self, sequences: int = 8) -> None:
+        self.sequences = sequences
+        self.streams = [list(recorded.ids) for recorded in demo_streams().values()]
+        self.left: dict[int, list[int]] = {}
+        self.taken: list[tuple[int, list[int]]] = []
+        self.most = 0
+
+    def add(self, sequence: int, prompt_ids: list[int], *, seed: int = 0) -> None:
+        assert sequence not in self.left
+        assert 0 <= sequence < self.sequences
+        self.left[sequence] = [*self.streams[len(self.taken)], IM_END]
+        self.taken.append((sequence, list(prompt_ids)))
+        self.most = max(self.most, len(self.left))
+
+    def step(self) -> tuple[list[int], list[int]]:
+        return list(self.left), [ids.pop(0) for ids in self.left.values()]
+
+    def remove(self, sequence: int) -> None:
+        del self.left[sequence]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert not self.left

@@ -22,6 +22,7 @@ import pytest
 from detok import DecodedText, DecodeStream
 from detok.__main__ import main
 from detok.data import demo_streams, demo_tokenizer
+from engine import PlayedEngine
 
 DETOK = [sys.executable, "-m", "detok"]
 # A process that should have ended long ago is ended, so that a fault shows as a failure and not as a hang.
@@ -536,8 +537,6 @@ def test_demo_list(call):
 
 
 def test_demo_with_an_engine(call, monkeypatch):
-    from test_serve_loop import PlayedEngine
-
     monkeypatch.setattr("detok.adapters.llamacpp.smollm2_path", lambda: "a model")
     monkeypatch.setattr("detok.adapters.llamacpp.LlamaEngine", lambda path: PlayedEngine())
     called = call("demo", "--engine", "--max-tokens", "9")

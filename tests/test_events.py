@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import aclosing, closing, suppress
 from typing import Any
 
@@ -20,8 +20,13 @@ STOP = TextDecodeOptions(stop="STOP")
 class Watched:
     """An engine's updates: what was asked for, and how often it was closed."""
 
-    def __init__(self, updates: Iterable[EngineUpdate], error: BaseException | None = None) -> None:
-        self.updates, self.error = list(updates), error
+    def __init__(
+        self,
+        updates: Iterable[EngineUpdate],
+        error: BaseException | None = None,
+        closing: BaseException | None = None,
+    ) -> None:
+        self.updates, self.error, self.closing = list(updates), error, closing
         self.asked = 0
         self.closed = 0
 
@@ -33,6 +38,11 @@ class Watched:
         if self.error is not None:
             raise self.error
         return None
+
+    def closes(self) -> None:
+        self.closed += 1
+        if self.closing is not None:
+            raise self.closing
 
 
 class Source(Watched):
@@ -46,7 +56,7 @@ class Source(Watched):
         return update
 
     def close(self) -> None:
-        self.closed += 1
+        self.closes()
 
 
 class AsyncSource(Watched):
@@ -64,7 +74,26 @@ class AsyncSource(Watched):
 
     async def aclose(self) -> None:
         await asyncio.sleep(0)
-        self.closed += 1
+        self.closes()
+
+
+class TwoParts(Watched):
+    """An iterable that is not its own iterator, plain or asynchronous; both can be closed."""
+
+    def __init__(self, part: Watched, closing: BaseException | None = None) -> None:
+        super().__init__([], closing=closing)
+        self.part = part
+
+    def __iter__(self) -> Watched:
+        return self.part
+
+    __aiter__ = __iter__
+
+    def close(self) -> None:
+        self.closes()
+
+    async def aclose(self) -> None:
+        self.closes()
 
 
 def updates(*groups: list[int], finish: str | None = "length") -> list[EngineUpdate]:
@@ -191,18 +220,35 @@ def test_any_iterable_is_a_source():
 
 
 def test_generators_are_generators():
-    events = decode_events([], TOKENIZER)
+    events = decode_events(updates([A], [A]), TOKENIZER)
+    assert isinstance(events, Generator)
     assert iter(events) is events
-    assert hasattr(events, "send")
-    assert hasattr(events, "throw")
-    events.close()
+    assert isinstance(events.send(None), Start)
+    with pytest.raises(ZeroDivisionError):
+        events.throw(ZeroDivisionError())
+    with pytest.raises(StopIteration):
+        next(events)
 
-    async def work() -> None:
-        stream = adecode_events(AsyncSource([]), TOKENIZER)
+    async def work(taken: int, made: Any = None) -> None:
+        source = AsyncSource(updates([A], [A]))
+        stream = made or adecode_events(source, TOKENIZER)
+        assert isinstance(stream, AsyncGenerator)
         assert aiter(stream) is stream
-        await stream.aclose()
+        for kind in (Start, TextDelta)[:taken]:
+            assert isinstance(await stream.asend(None), kind)
+        with pytest.raises(ZeroDivisionError):
+            await stream.athrow(ZeroDivisionError())
+        assert source.closed == (made is None)
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
 
-    run(work)
+    for taken in (0, 1, 2):
+        run(lambda taken=taken: work(taken))
+        # Made where no loop runs, used on one.
+        source = AsyncSource(updates([A], [A]))
+        made = adecode_events(source, TOKENIZER)
+        run(lambda taken=taken, made=made: work(taken, made))
+        assert source.closed == 1
 
 
 @pytest.mark.parametrize(
@@ -219,51 +265,86 @@ def test_sources_that_are_none(source):
 # ------------------------------------------------------------------ ends and errors
 
 
-def test_closing_closes_the_source():
-    for taken in (1, 2):
-        source = Source(updates([A], [A], [A]))
-        events = decode_events(source, TOKENIZER)
-        for _ in range(taken):
-            next(events)
-        for _ in range(2):
-            events.close()
-            assert (source.asked, source.closed) == (1, 1)
-            assert list(events) == []
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_closing_closes_the_source(taken):
+    source = Source(updates([A], [A], [A]))
+    events = decode_events(source, TOKENIZER)
+    for _ in range(taken):
+        next(events)
+    for _ in range(2):
+        events.close()
+        assert (source.asked, source.closed) == (min(taken, 1), 1)
+        assert list(events) == []
 
-    async def work(taken: int) -> None:
-        source = AsyncSource(updates([A], [A], [A]))
-        stream = adecode_events(source, TOKENIZER)
+    async def work(later: AsyncSource, stream: Any) -> None:
         for _ in range(taken):
             await anext(stream)
         for _ in range(2):
             await stream.aclose()
-            assert (source.asked, source.closed) == (1, 1)
+            assert (later.asked, later.closed) == (min(taken, 1), 1)
             assert [event async for event in stream] == []
 
-    for taken in (1, 2):
-        run(lambda taken=taken: work(taken))
+    async def made_and_closed(later: AsyncSource) -> None:
+        await work(later, adecode_events(later, TOKENIZER))
+
+    run(lambda: made_and_closed(AsyncSource(updates([A], [A], [A]))))
+    later = AsyncSource(updates([A], [A], [A]))
+    made = adecode_events(later, TOKENIZER)
+    run(lambda: work(later, made))
 
 
-def test_a_loop_that_is_left_closes_the_source():
-    """Nobody holds the generator any more: it ends by itself, an asynchronous one on its loop."""
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_events_that_nobody_holds_any_more_close_the_source(taken):
+    """They end by themselves; asynchronous ones on their loop."""
     source = Source(updates([A], [A]))
-    for _ in decode_events(source, TOKENIZER):
-        break
+    events = decode_events(source, TOKENIZER)
+    for _ in range(taken):
+        next(events)
+    del events
     gc.collect()
     assert source.closed == 1
 
     async def work() -> None:
         later = AsyncSource(updates([A], [A]))
-        async for _ in adecode_events(later, TOKENIZER):
-            break
+        stream = adecode_events(later, TOKENIZER)
+        for _ in range(taken):
+            await anext(stream)
+        del stream
         gc.collect()
         while not later.closed:
             await asyncio.sleep(0)
+        assert later.closed == 1
 
     run(work)
 
 
-def test_closing_runs_the_sources_cleanup():
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_a_loop_that_ends_closes_the_source(taken):
+    """`asyncio.run` leaves no generator open, and says nothing of it."""
+    later, held = AsyncSource(updates([A], [A])), []
+
+    async def work() -> None:
+        held.append(adecode_events(later, TOKENIZER))
+        for _ in range(taken):
+            await anext(held[0])
+        assert later.closed == 0
+
+    run(work)
+    assert later.closed == 1
+    held.clear()
+    gc.collect()
+    assert later.closed == 1
+
+
+def test_events_that_no_loop_ever_had_are_dropped_in_silence():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adecode_events(AsyncSource(updates([A])), TOKENIZER)
+        gc.collect()
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_closing_runs_the_sources_cleanup(taken):
     """A generator's `finally` has run when `close` comes back."""
     trace = []
 
@@ -273,9 +354,11 @@ def test_closing_runs_the_sources_cleanup():
         finally:
             trace.append("closed")
 
+    # A generator that was never started has nothing to clean up.
     with closing(decode_events(produced(), TOKENIZER)) as events:
-        next(events)
-    assert trace == ["closed"]
+        for _ in range(taken):
+            next(events)
+    assert trace == ["closed"] * taken
 
     async def aproduced():
         try:
@@ -287,9 +370,9 @@ def test_closing_runs_the_sources_cleanup():
 
     async def work() -> None:
         async with aclosing(adecode_events(aproduced(), TOKENIZER)) as stream:
-            async for _ in stream:
-                break
-        assert trace == ["closed", "closed later"]
+            for _ in range(taken):
+                await anext(stream)
+        assert trace == ["closed", "closed later"] * taken
 
     run(work)
 
@@ -385,18 +468,107 @@ def test_errors_of_the_request(name):
     assert (source.asked, later.asked, source.closed, later.closed) == (1, 1, 1, 1)
 
 
-def test_an_error_while_closing_is_not_lost():
-    class Bad(Source):
-        def close(self) -> None:
-            super().close()
-            raise OSError("cannot close")
+def decoded_in_both_ways(make: Callable[[type[Source] | type[AsyncSource]], Any], taken: int | None = None) -> list:
+    """Takes events (None: all) and closes; the error of each way, plain and asynchronous, that came out."""
+    errors = []
 
-    source = Bad(updates([A], [A], [A]))
-    events = decode_events(source, TOKENIZER)
-    next(events)
-    with pytest.raises(OSError, match="cannot close"):
-        events.close()
-    assert source.closed == 1
+    def plain() -> None:
+        with closing(decode_events(make(Source), TOKENIZER, request_id="req-5")) as events:
+            for _ in events if taken is None else range(taken):
+                if taken is not None:
+                    next(events)
+
+    async def later() -> None:
+        async with aclosing(adecode_events(make(AsyncSource), TOKENIZER, request_id="req-5")) as stream:
+            if taken is None:
+                async for _ in stream:
+                    pass
+            else:
+                for _ in range(taken):
+                    await anext(stream)
+
+    for way in (plain, lambda: run(later)):
+        try:
+            way()
+        except BaseException as error:
+            errors.append(error)
+        else:
+            errors.append(None)
+    return errors
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, None])
+def test_an_error_while_closing_is_not_lost(taken):
+    """Nothing else is wrong: it is the error, and it is raised as it is."""
+    made = []
+
+    def make(kind: Any) -> Any:
+        made.append(kind(updates([A], [A], [A]), closing=OSError("cannot close")))
+        return made[-1]
+
+    for error in decoded_in_both_ways(make, taken):
+        assert (type(error), str(error)) == (OSError, "cannot close")
+        assert not hasattr(error, "__notes__")
+    assert [source.closed for source in made] == [1, 1]
+
+
+NOTE = "and closing its source raised OSError: cannot close"
+
+
+def test_an_error_while_closing_hides_no_other():
+    """The engine's error is what the caller acts on; a cancellation too."""
+    for error in decoded_in_both_ways(
+        lambda kind: kind(updates([A], finish=None), ValueError("boiler"), OSError("cannot close"))
+    ):
+        assert isinstance(error, detok.RequestError)
+        assert "boiler" in str(error)
+        assert isinstance(error.__cause__, ValueError)
+        assert error.__notes__ == [NOTE]
+    bad_id = [EngineUpdate([99], prompt_token_ids=[])]
+    for error in decoded_in_both_ways(lambda kind: kind(bad_id, closing=OSError("cannot close"))):
+        assert isinstance(error, detok.UnknownTokenError)
+        assert error.__notes__ == [NOTE]
+    for error in decoded_in_both_ways(lambda kind: kind([], Hard("out"), OSError("cannot close"))):
+        assert isinstance(error, Hard)
+        assert error.__notes__ == [NOTE]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, None])
+@pytest.mark.parametrize("first", [None, OSError])
+@pytest.mark.parametrize("second", [None, OSError])
+def test_an_iterable_and_its_iterator_are_both_closed(taken, first, second):
+    made = []
+
+    def make(kind: Any) -> Any:
+        part = kind(updates([A], [A]), closing=first and first("cannot close the iterator"))
+        made.append(TwoParts(part, second and second("cannot close")))
+        return made[-1]
+
+    for error in decoded_in_both_ways(make, taken):
+        if first:
+            assert str(error) == "cannot close the iterator"
+            assert getattr(error, "__notes__", []) == [NOTE] * bool(second)
+        else:
+            assert str(error) == ("cannot close" if second else "None")
+    assert [(source.part.closed, source.closed) for source in made] == [(1, 1)] * 2
+
+
+def test_all_errors_of_a_request_come_together():
+    """The source's, and one of each part that could not be closed."""
+
+    def make(kind: Any) -> Any:
+        return TwoParts(kind([], ValueError("boiler"), OSError("cannot close")), OSError("cannot close"))
+
+    for error in decoded_in_both_ways(make):
+        assert isinstance(error, detok.RequestError)
+        assert error.__notes__ == [NOTE] * 2
+
+
+def test_an_interrupt_while_closing_is_not_put_off():
+    """An error of the engine may be caught, and the work go on; who interrupts does not want that."""
+    for error in decoded_in_both_ways(lambda kind: TwoParts(kind([], ValueError("boiler"), Hard("out")))):
+        assert isinstance(error, Hard)
+        assert isinstance(error.__context__, detok.RequestError)
 
 
 # ------------------------------------------------------------------ asyncio
@@ -436,6 +608,48 @@ def test_cancellation_leaves_nothing_behind():
             assert len(seen) == taken + bool(taken)
 
         run(work)
+
+
+@pytest.mark.parametrize("error", [None, ValueError("boiler"), asyncio.CancelledError()], ids=repr)
+def test_cancellation_while_closing(error):
+    """All parts are closed, and the task is cancelled, whatever the engine's error was."""
+
+    class Slow(AsyncSource):
+        async def aclose(self) -> None:
+            self.closed += 1
+            closes.set()
+            await asyncio.Event().wait()
+
+    async def work() -> None:
+        task = asyncio.create_task(gathered(source, TOKENIZER))
+        await closes.wait()
+        assert (source.part.closed, source.closed) == (1, 0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+        assert (source.part.closed, source.closed) == (1, 1)
+
+    closes = asyncio.Event()
+    source = TwoParts(Slow(updates([A], finish="length" if error is None else None), error))
+    run(work)
+
+
+def test_a_timeout_while_closing_is_a_timeout():
+    class Slow(AsyncSource):
+        async def aclose(self) -> None:
+            self.closed += 1
+            await asyncio.Event().wait()
+
+    source = Slow([], ValueError("boiler"))
+
+    async def work() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await gathered(source, TOKENIZER)
+        assert source.closed == 1
+
+    run(work)
 
 
 def test_cancellation_of_a_plain_loop_closes_the_source():

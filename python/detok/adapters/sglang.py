@@ -51,12 +51,12 @@ class OutputReader:
             return None
         meta = output["meta_info"]
         reason, by_id, by_string = _finish(meta)
-        new = self._new(len(output["output_ids"]), meta["completion_tokens"])
+        seen, self._seen = self._seen, meta["completion_tokens"]
         first, self._started = not self._started, True
         prompt = (output.get("prompt_token_ids") or self._prompt) if first else None
         return EngineUpdate(
-            output["output_ids"][new],
-            logprobs=_logprobs(meta, new),
+            _new(output["output_ids"], "ids", seen, self._seen),
+            logprobs=_logprobs(meta, seen, self._seen),
             finish_reason=reason,
             stop_token_id=by_id,
             stop_string=by_string,
@@ -64,16 +64,6 @@ class OutputReader:
             prompt_logprobs=_prompt_logprobs(meta) if first else None,
             cached_token_count=meta.get("cached_tokens") or 0,
         )
-
-    def _new(self, held: int, total: int) -> slice:
-        """Where the new ids, and their logprobs, lie in an output that holds `held` ids of `total` sampled so far."""
-        seen, self._seen = self._seen, total
-        if held == total - seen:
-            return slice(0, held)
-        # A cumulative list is the engine's own until the last output and may already be longer than it says.
-        if held >= total >= seen:
-            return slice(seen, total)
-        raise ValueError(f"an output holds {held} ids of {total} after one that ended at {seen}: outputs are missing")
 
 
 def decode_outputs(
@@ -127,11 +117,27 @@ def _finish(meta: Mapping[str, Any]) -> tuple[str | None, int | None, str | None
     return kind, matched, None
 
 
-def _logprobs(meta: Mapping[str, Any], new: slice) -> list[list[TokenLogprob]] | None:
-    sampled = meta.get("output_token_logprobs")
+def _new(held: Sequence[Any], what: str, seen: int, total: int) -> Sequence[Any]:
+    """What is new in a list, cumulative or not, of an output with which there are `total` where there were `seen`.
+
+    Each list is judged by its own length: with some versions the ids are only the new ones, and the logprobs are all.
+    """
+    if len(held) == total - seen:
+        return held
+    # A cumulative list is the engine's own until the last output and may already be longer than it says.
+    if len(held) >= total >= seen:
+        return held[seen:total]
+    raise ValueError(
+        f"an output holds {len(held)} {what} of {total} after one that ended at {seen}: outputs are missing"
+    )
+
+
+def _logprobs(meta: Mapping[str, Any], seen: int, total: int) -> list[list[TokenLogprob]] | None:
+    sampled, top = meta.get("output_token_logprobs"), meta.get("output_top_logprobs")
     if sampled is None:
         return None
-    return _positions(sampled[new], (meta.get("output_top_logprobs") or [])[new])
+    total = meta.get("output_token_logprobs_length", total)
+    return _positions(_new(sampled, "logprobs", seen, total), _new(top, "top logprobs", seen, total) if top else [])
 
 
 def _prompt_logprobs(meta: Mapping[str, Any]) -> list[list[TokenLogprob] | None] | None:

@@ -56,23 +56,30 @@ class TextStreamer(BaseStreamer):
         ids = value.tolist() if hasattr(value, "tolist") else value
         batched = bool(ids) and isinstance(ids[0], list)
         if self.next_tokens_are_prompt:
-            self.next_tokens_are_prompt = False
             rows = ids if batched else [ids]
             context = rows if self.skip_prompt else [()] * len(rows)
             self._rows = [DecodeStream(self._tokenizer, prompt, **self._options) for prompt in context]
+            self.next_tokens_are_prompt = False
             if self.skip_prompt:
                 return
         else:
             rows = ids if batched else [ids] if len(self._rows) == 1 else [[token_id] for token_id in ids]
         if len(rows) != len(self._rows):
             raise ValueError(f"there are tokens for {len(rows)} rows, and the prompt had {len(self._rows)}")
-        texts = []
-        for stream, row in zip(self._rows, rows, strict=True):
-            stream.push_tokens(row)
-            chunk = stream.next_chunk()
-            texts.append(chunk.text if chunk is not None else "")
-        if any(texts):
-            self.on_finalized_texts(texts)
+        errors = []
+        for number, (stream, row) in enumerate(zip(self._rows, rows, strict=True)):
+            try:
+                stream.push_tokens(row)
+            except Exception as error:
+                if len(rows) > 1:
+                    error.add_note(f"in row {number}")
+                errors.append(error)
+        # A row that is wrong takes nothing from the others: all are pushed, and shown, before it is reported.
+        chunks = [stream.next_chunk() for stream in self._rows]
+        if any(chunk is not None and chunk.text for chunk in chunks):
+            self.on_finalized_texts([chunk.text if chunk is not None else "" for chunk in chunks])
+        if errors:
+            raise errors[0]
 
     def end(self) -> None:
         """Takes what is pending as it stands, and is ready for the next generation."""

@@ -49,20 +49,18 @@ class OutputReader:
         completion = next((one for one in output.outputs if one.index == self.index), None)
         if completion is None:
             return None
-        token_ids, logprobs = completion.token_ids, completion.logprobs
+        first_new = 0
         if self._cumulative:
-            total = len(token_ids)
-            if total < self._seen:
-                raise ValueError(f"a cumulative output has {total} ids after one with {self._seen}: is it a delta?")
-            # The lists may be the engine's own, which go on growing: what is taken is taken now.
-            token_ids = token_ids[self._seen :]
-            logprobs = None if logprobs is None else logprobs[self._seen :]
-            self._seen = total
+            first_new, self._seen = self._seen, len(completion.token_ids)
+            if self._seen < first_new:
+                raise ValueError(f"a cumulative output has {self._seen} ids after one with {first_new}: is it a delta?")
+        # The lists may be the engine's own, which go on growing: what is taken is taken now.
+        token_ids = completion.token_ids[first_new:]
         first, self._started = not self._started, True
         by_id, by_string = _stop(completion)
         return EngineUpdate(
             token_ids,
-            logprobs=None if logprobs is None else list(logprobs),
+            logprobs=_logprobs(completion, first_new, len(token_ids)),
             finish_reason=completion.finish_reason,
             stop_token_id=by_id,
             stop_string=by_string,
@@ -104,6 +102,19 @@ def adecode_outputs(
     reader = OutputReader(output_kind=output_kind, index=index)
     updates = AsyncUpdates(outputs, reader.read)
     return adecode_events(updates, tokenizer, options, request_id=request_id, intermediate=intermediate)
+
+
+def _logprobs(completion: Any, first: int, count: int) -> list[Any] | None:
+    reported = completion.logprobs
+    if reported is None:
+        return None
+    # Before any slice. Where a delta has no new ids, as one that only says that the request was aborted, vLLM reports
+    # the logprobs of all that came before; and its FlatLogprobs have no empty slices.
+    if count == 0:
+        return []
+    # Where such a delta was joined to one that nobody had fetched yet, they are behind the logprobs of the new ids.
+    end = first + count if completion.finish_reason is not None else None
+    return list(reported[first:end])
 
 
 def _stop(completion: Any) -> tuple[int | None, str | None]:

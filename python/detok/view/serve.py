@@ -9,7 +9,7 @@ from detok import BatchDecoder, TextDecodeOptions, Tokenizer
 from detok.view.cells import count
 from detok.view.rows import Rows
 
-__all__ = ["PROMPTS", "Engine", "serve"]
+__all__ = ["PROMPTS", "Engine", "chat", "serve"]
 
 # Instructions that a very small model follows after a fashion, some of them into scripts that split characters.
 PROMPTS = (
@@ -22,6 +22,14 @@ PROMPTS = (
     "Give me a row of emoji.",
     "Translate to Korean: good morning.",
 )
+
+
+def chat(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """The ids of a chat with SmolLM2 that begins with this prompt, up to where the answer begins."""
+    return tokenizer.encode(
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    )
 
 
 class Engine(Protocol):
@@ -46,7 +54,7 @@ class Request:
 
 def serve(engine: Engine, tokenizer: Tokenizer, out: TextIO, *, max_tokens: int, live: bool) -> bool:
     """Answers all prompts; says whether every streamed text was the one-shot decode of its ids."""
-    requests = [Request(row, _chat(tokenizer, prompt)) for row, prompt in enumerate(PROMPTS)]
+    requests = [Request(row, chat(tokenizer, prompt)) for row, prompt in enumerate(PROMPTS)]
     decoder = BatchDecoder(tokenizer, TextDecodeOptions(stop_token_ids=engine.end_token_ids))
     rows = Rows(out, PROMPTS, live=live)
     waiting, running = deque(requests), dict[int, Request]()
@@ -85,13 +93,6 @@ def serve(engine: Engine, tokenizer: Tokenizer, out: TextIO, *, max_tokens: int,
         decoder.remove(ended)
         rows.paint()
     return _verdict(tokenizer, requests, steps, engine_time, decoder_time, out)
-
-
-def _chat(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    return tokenizer.encode(
-        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-        f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-    )
 
 
 def _verdict(
