@@ -1,15 +1,12 @@
 //! Many requests, one call per step of the engine.
 
-use crate::attribution::{DecodedText, TokenAttribution};
 use crate::context::Prompt;
-use crate::error::{Ended, Error};
+use crate::error::Error;
 use crate::event::TokenUsage;
-use crate::generation::{Generation, Pushed, ShortWay};
-use crate::logprobs::{SampledText, TextWriter, TokenTexts};
+use crate::generation::Generation;
 use crate::options::TextDecodeOptions;
-use crate::stop::StopMatch;
+use crate::step_output::{Action, StepOutput};
 use crate::stream::Pending;
-use crate::table::Table;
 use crate::token::TokenId;
 use crate::tokenizer::Tokenizer;
 use std::cmp::Reverse;
@@ -40,7 +37,7 @@ pub struct BatchDecoder {
 /// A request that can be added to a batch of the same tokenizer.
 #[derive(Clone, Debug)]
 pub struct BatchRequest {
-    generation: Generation,
+    pub(crate) generation: Generation,
     prompt_tokens: u64,
 }
 
@@ -58,52 +55,6 @@ impl BatchRequest {
             generation: Generation::open(tokenizer, prompt, options)?,
             prompt_tokens: prompt.len() as u64,
         })
-    }
-}
-
-/// What a step gave, by position in the slots it was called with.
-#[derive(Debug)]
-pub struct StepOutput {
-    tokenizer: Arc<Tokenizer>,
-    positions: Vec<Position>,
-    /// Texts that are not those of their only token, end to end.
-    text: String,
-    /// Records of tokens that are not the only one; offsets are into the text of their position.
-    records: Vec<TokenAttribution>,
-    /// Texts of kept tokens as their logprobs have them, if asked for.
-    token_texts: Option<TokenTexts>,
-    /// Requests that ended at a stop of their own.
-    stopped: Vec<(Slot, StopMatch)>,
-    /// Slots that failed, and stayed as they were.
-    errors: Vec<(Slot, Error)>,
-}
-
-/// What a step gave to one slot.
-#[derive(Clone, Copy, Debug)]
-struct Position {
-    /// The only token, if its own text is all there is: as most are, and nothing is written down.
-    own: Option<TokenId>,
-    /// How many of its ids count.
-    kept: u32,
-    /// How far the texts and records of the step have got.
-    text_end: usize,
-    record_end: usize,
-}
-
-/// What is done to a slot.
-#[derive(Clone, Copy)]
-enum Action<'i> {
-    Push(&'i [TokenId]),
-    Finish,
-}
-
-impl Action<'_> {
-    /// Number of ids.
-    fn len(&self) -> usize {
-        match self {
-            Self::Push(ids) => ids.len(),
-            Self::Finish => 0,
-        }
     }
 }
 
@@ -172,9 +123,7 @@ impl BatchDecoder {
 
     fn request(&self, slot: Slot) -> Result<&BatchRequest, Error> {
         let request = self.requests.get(slot as usize);
-        request
-            .and_then(Option::as_ref)
-            .ok_or(Error::NoSlot(slot.into()))
+        request.and_then(Option::as_ref).ok_or(Error::NoSlot(slot))
     }
 
     /// What a slot withholds.
@@ -396,208 +345,5 @@ fn check_counts(slots: usize, ids: usize, counts: Option<&[u32]>) -> Result<(), 
         Err(Error::BadStep(format!(
             "the counts add up to {sum}, but there are {ids} token ids"
         )))
-    }
-}
-
-impl StepOutput {
-    fn with_room_for(tokenizer: &Arc<Tokenizer>, slots: usize, token_texts: bool) -> Self {
-        Self {
-            tokenizer: Arc::clone(tokenizer),
-            positions: Vec::with_capacity(slots),
-            // Some have half a character, or what was held back.
-            text: String::with_capacity(slots),
-            records: Vec::with_capacity(slots / 4),
-            token_texts: token_texts.then(|| TokenTexts::with_capacity(slots)),
-            stopped: Vec::new(),
-            errors: Vec::new(),
-        }
-    }
-
-    /// Number of positions.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.positions.len()
-    }
-
-    /// No positions.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.positions.is_empty()
-    }
-
-    /// The token whose own text, as [`Table::copied_text`] has it, is all there is at a position.
-    #[inline]
-    #[must_use]
-    pub fn own_token(&self, position: usize) -> Option<TokenId> {
-        self.positions.get(position)?.own
-    }
-
-    /// The text of a position.
-    #[must_use]
-    pub fn text(&self, position: usize) -> Option<&str> {
-        let at = self.positions.get(position)?;
-        match at.own {
-            Some(id) => self.tokenizer.table()?.copied_text(id),
-            None => self
-                .text
-                .get(self.before(position, |before| before.text_end)..at.text_end),
-        }
-    }
-
-    /// The records of a position, if there is one; offsets are into its text.
-    pub fn records(&self, position: usize) -> impl Iterator<Item = TokenAttribution> {
-        let at = self.positions.get(position);
-        let own = at.and_then(|at| at.own);
-        let start = self.before(position, |before| before.record_end);
-        let others = at.and_then(|at| self.records.get(start..at.record_end));
-        own.map(|id| TokenAttribution::visible(id, 0))
-            .into_iter()
-            .chain(others.unwrap_or_default().iter().copied())
-    }
-
-    /// Text and records of a position.
-    #[must_use]
-    pub fn decoded(&self, position: usize) -> Option<DecodedText> {
-        Some(DecodedText {
-            text: self.text(position)?.to_owned(),
-            attributions: self.records(position).collect(),
-        })
-    }
-
-    fn before(&self, position: usize, end: impl FnOnce(&Position) -> usize) -> usize {
-        let before = position
-            .checked_sub(1)
-            .and_then(|before| self.positions.get(before));
-        before.map_or(0, end)
-    }
-
-    /// By position, how many of its ids count.
-    #[must_use]
-    pub fn kept_tokens(&self) -> impl ExactSizeIterator<Item = u32> {
-        self.positions.iter().map(|position| position.kept)
-    }
-
-    /// Texts of all kept tokens, in the order of positions, if asked for.
-    #[must_use]
-    pub fn token_texts(&self) -> Option<impl ExactSizeIterator<Item = SampledText<'_>>> {
-        let texts = self.token_texts.as_ref()?;
-        Some(texts.iter(self.tokenizer.table()))
-    }
-
-    /// Requests that ended at a stop of their own.
-    #[must_use]
-    pub fn stopped(&self) -> &[(Slot, StopMatch)] {
-        &self.stopped
-    }
-
-    /// Takes the errors of slots that failed.
-    pub fn take_errors(&mut self) -> Vec<(Slot, Error)> {
-        std::mem::take(&mut self.errors)
-    }
-
-    /// The next position.
-    #[inline]
-    fn act(
-        &mut self,
-        table: Option<&Table>,
-        slot: Slot,
-        request: Option<&mut BatchRequest>,
-        action: Action<'_>,
-    ) {
-        let mut own = None;
-        let kept = match request {
-            None => self.fail(slot, Error::NoSlot(slot.into())),
-            Some(BatchRequest { generation, .. }) => {
-                let copy = match (action, table) {
-                    (Action::Push(&[id]), Some(table)) => {
-                        Some((generation.push_copied(table, id), id))
-                    }
-                    _ => None,
-                };
-                match copy {
-                    Some((ShortWay::Shown, id)) => {
-                        own = Some(id);
-                        self.count_copied(id)
-                    }
-                    Some((ShortWay::Pushed, id)) => {
-                        generation.move_chunk(&mut self.text, &mut self.records);
-                        self.count_copied(id)
-                    }
-                    Some((ShortWay::Refused, _)) | None => self.act_on(slot, generation, action),
-                }
-            }
-        };
-        self.positions.push(Position {
-            own,
-            kept,
-            text_end: self.text.len(),
-            record_end: self.records.len(),
-        });
-    }
-
-    /// One token whose text, as its logprob would have it, is its own.
-    #[inline]
-    fn count_copied(&mut self, id: TokenId) -> u32 {
-        if let Some(texts) = &mut self.token_texts {
-            texts.push_own(id);
-        }
-        1
-    }
-
-    fn act_on(&mut self, slot: Slot, generation: &mut Generation, action: Action<'_>) -> u32 {
-        if generation.has_ended() {
-            return self.fail(slot, Error::Ended(Ended::Slot(slot as usize)));
-        }
-        let fragments = generation.options().fragments;
-        let before = self.token_texts.as_ref().map(TokenTexts::len);
-        let texts = self.token_texts.as_mut();
-        let done = match action {
-            Action::Finish => generation
-                .attempt(&[], Generation::finish)
-                .map(|()| Pushed::default()),
-            Action::Push(ids) => generation.attempt(ids, |generation| match texts {
-                Some(texts) => generation.push(ids, false, &mut TextWriter { texts, fragments }),
-                None => generation.push(ids, false, &mut ()),
-            }),
-        };
-        match done {
-            Ok(Pushed { kept, stopped }) => {
-                generation.move_chunk(&mut self.text, &mut self.records);
-                if let Some(stopped) = stopped {
-                    self.stopped.push((slot, stopped.stop_match));
-                }
-                kept as u32
-            }
-            Err(error) => {
-                if let (Some(texts), Some(before)) = (&mut self.token_texts, before) {
-                    texts.truncate(before);
-                }
-                self.fail(slot, error)
-            }
-        }
-    }
-
-    #[cold]
-    fn fail(&mut self, slot: Slot, error: Error) -> u32 {
-        self.errors.push((slot, error));
-        0
-    }
-
-    /// Joins the positions of `other` to the end.
-    fn append(&mut self, other: Self) {
-        let (text, records) = (self.text.len(), self.records.len());
-        self.positions
-            .extend(other.positions.into_iter().map(|position| Position {
-                text_end: text + position.text_end,
-                record_end: records + position.record_end,
-                ..position
-            }));
-        self.text.push_str(&other.text);
-        self.records.extend(other.records);
-        self.stopped.extend(other.stopped);
-        self.errors.extend(other.errors);
-        if let (Some(texts), Some(more)) = (&mut self.token_texts, &other.token_texts) {
-            texts.append(more);
-        }
     }
 }

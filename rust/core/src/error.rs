@@ -96,7 +96,7 @@ pub enum Error {
     },
     /// A slot that is not in use.
     #[error("slot {0} is not in use; add() gives slots")]
-    NoSlot(u64),
+    NoSlot(u32),
     /// A call that the source of the tokenizer cannot serve.
     #[error("{0}")]
     Unsupported(String),
@@ -111,7 +111,7 @@ pub enum Ended {
     /// One request.
     Request,
     /// A slot of a batch.
-    Slot(usize),
+    Slot(u32),
 }
 
 impl std::fmt::Display for Ended {

@@ -17,6 +17,7 @@ mod program;
 mod request;
 mod saved;
 mod span;
+mod step_output;
 mod stop;
 mod stream;
 mod table;
@@ -27,7 +28,7 @@ mod utf8;
 mod window;
 
 pub use attribution::{Attributions, DecodedText, TokenAnchor, TokenAttribution};
-pub use batch::{BatchDecoder, BatchRequest, Slot, StepOutput, THREADS_FROM};
+pub use batch::{BatchDecoder, BatchRequest, Slot, THREADS_FROM};
 pub use buffer::AttributedTextBuffer;
 pub use compile::{
     from_ranks, from_sentencepiece, from_tekken_json, from_tiktoken, from_tiktoken_file,
@@ -47,6 +48,7 @@ pub use options::TextDecodeOptions;
 pub use program::Family;
 pub use request::{Events, RequestDecoder, prompt_positions};
 pub use span::{MaskRule, Shared, SpanIndex, Unit, mask, offsets, spans};
+pub use step_output::StepOutput;
 pub use stop::{MAX_STOP_BYTES, Stop, StopMatch, StopStrings};
 pub use stream::{DecodeStream, Pending, StepText, StreamOptions};
 pub use table::{Table, TokenFlags};
