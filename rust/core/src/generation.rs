@@ -190,6 +190,19 @@ impl Generation {
         self.show_copied(text.len())
     }
 
+    /// Pushes one id that is not a mere copy, where no stop is looked for and nothing can fail; says
+    /// whether it did. What may be shown is the next chunk.
+    pub(crate) fn push_known(&mut self, id: TokenId) -> bool {
+        if self.ended || self.options.stop.is_some() || self.ends_at_token(id) {
+            return false;
+        }
+        self.count_copied();
+        let pushed = self.stream.push_known(id);
+        self.kept_tokens += u64::from(pushed);
+        self.update_copies();
+        pushed
+    }
+
     #[inline]
     fn show_copied(&mut self, len: usize) -> ShortWay {
         self.copied.tokens += 1;

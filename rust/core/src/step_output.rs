@@ -166,28 +166,12 @@ impl StepOutput {
         request: Option<&mut BatchRequest>,
         action: Action<'_>,
     ) {
-        let mut own = None;
-        let kept = match request {
-            None => self.fail(slot, Error::NoSlot(slot)),
-            Some(BatchRequest { generation, .. }) => {
-                let copy = match (action, table) {
-                    (Action::Push(&[id]), Some(table)) => {
-                        Some((generation.push_copied(table, id), id))
-                    }
-                    _ => None,
-                };
-                match copy {
-                    Some((ShortWay::Shown, id)) => {
-                        own = Some(id);
-                        self.count_copied(id)
-                    }
-                    Some((ShortWay::Pushed, id)) => {
-                        generation.move_chunk(&mut self.text, &mut self.records);
-                        self.count_copied(id)
-                    }
-                    Some((ShortWay::Refused, _)) | None => self.act_on(slot, generation, action),
-                }
+        let (own, kept) = match (request, action) {
+            (None, _) => (None, self.fail(slot, Error::NoSlot(slot))),
+            (Some(request), Action::Push(&[id])) => {
+                self.push_one(table, slot, &mut request.generation, id)
             }
+            (Some(request), _) => (None, self.act_on(slot, &mut request.generation, action)),
         };
         self.positions.push(Position {
             own,
@@ -195,6 +179,29 @@ impl StepOutput {
             text_end: self.text.len(),
             record_end: self.records.len(),
         });
+    }
+
+    /// One id, the shortest way that there is: the token if its own text is all that it gave, and how
+    /// many ids count.
+    #[inline]
+    fn push_one(
+        &mut self,
+        table: Option<&Table>,
+        slot: Slot,
+        generation: &mut Generation,
+        id: TokenId,
+    ) -> (Option<TokenId>, u32) {
+        let way = table.map_or(ShortWay::Refused, |table| generation.push_copied(table, id));
+        match way {
+            ShortWay::Shown => return (Some(id), self.count_copied(id)),
+            ShortWay::Pushed => {
+                self.count_copied(id);
+            }
+            ShortWay::Refused if self.token_texts.is_none() && generation.push_known(id) => {}
+            ShortWay::Refused => return (None, self.act_on(slot, generation, Action::Push(&[id]))),
+        }
+        generation.move_chunk(&mut self.text, &mut self.records);
+        (None, 1)
     }
 
     /// One token whose text, as its logprob would have it, is its own.

@@ -310,6 +310,31 @@ impl DecodeStream {
             || most.saturating_add(MOST_PENDING) > self.options.text_limit
     }
 
+    /// Pushes one known token as [`Self::push_tokens`] does, of a stream that keeps no output and has
+    /// not ended, if it cannot fail; says whether it did.
+    pub(crate) fn push_known(&mut self, id: TokenId) -> bool {
+        let (Strategy::Exact(table), Decoder::Exact(decoder)) =
+            (self.tokenizer.strategy(), &mut self.decoder)
+        else {
+            return false;
+        };
+        let Some(index) = table.index(id) else {
+            return false;
+        };
+        let most = self.buffer.text().len() + table.most_bytes(1) + MOST_PENDING;
+        if most > self.options.text_limit {
+            return false;
+        }
+        if self.options.decode.shows(id, table.piece(index).flags) {
+            decoder.push(table, id, index, &mut self.buffer);
+        } else {
+            self.buffer.place_zero_width(id);
+        }
+        self.token_count += 1;
+        self.update_steps_copy();
+        true
+    }
+
     /// How the next token would be decoded.
     pub(crate) fn decoder(&self) -> &Decoder {
         &self.decoder
