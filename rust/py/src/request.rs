@@ -48,7 +48,8 @@ impl RequestDecoder {
 
     fn push_update(&self, py: Python<'_>, update: &EngineUpdate) -> PyResult<Pushed> {
         let core = &update.core;
-        let detach = core.token_ids.len() >= DETACH_FROM && !self.calls_python;
+        let of_prompt = core.prompt_logprobs.as_ref().map_or(0, Vec::len);
+        let detach = core.token_ids.len() + of_prompt >= DETACH_FROM && !self.calls_python;
         self.with(py, |decoder| {
             let events = if detach {
                 py.detach(|| decoder.push(core))
