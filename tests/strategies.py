@@ -551,7 +551,7 @@ def decoded_texts(draw: st.DrawFn) -> reference.DecodedText:
 
 # ---------------------------------------------------------------- requests
 
-NEVER = "\x01"  # a character that no drawn vocabulary spells
+NEVER = "\x01"  # a character that hardly any drawn vocabulary spells
 
 
 @dataclass(frozen=True)
@@ -596,8 +596,9 @@ def stop_lists(draw: st.DrawFn, text: str, max_size: int = 4) -> list[str]:
 def crowd(text: str, size: int = 100) -> list[str]:
     """Many stops of which none can complete; each part of the text begins one."""
     parts = {text[start:end] for start in range(len(text)) for end in range(start + 1, min(len(text), start + 9) + 1)}
-    stops = [part + NEVER for part in sorted(parts)][:size]
-    return stops + [NEVER + str(n) for n in range(size - len(stops))]
+    never = next(char for char in map(chr, range(1, 0x250)) if char not in text)
+    stops = [part + never for part in sorted(parts)][:size]
+    return stops + [never + str(n) for n in range(size - len(stops))]
 
 
 @st.composite
