@@ -59,9 +59,6 @@ pub enum StepText<'s> {
     Text(&'s str),
 }
 
-/// More than any decoder can have pending.
-const MOST_PENDING: usize = 1 << 20;
-
 #[derive(Clone, Debug)]
 pub(crate) enum Decoder {
     Exact(ExactDecoder),
@@ -299,15 +296,15 @@ impl DecodeStream {
 
     /// Whether a push of these, or a flush behind it, may fail.
     pub(crate) fn may_refuse(&self, ids: &[TokenId]) -> bool {
-        let Strategy::Exact(table) = self.tokenizer.strategy() else {
+        let (Strategy::Exact(table), Decoder::Exact(decoder)) =
+            (self.tokenizer.strategy(), &self.decoder)
+        else {
             return true;
         };
         let strict = self.options.decode.unknown_ids == UnknownIds::Error;
-        let most = self
-            .kept_bytes()
-            .saturating_add(table.most_bytes(ids.len()));
+        let settled = self.kept_bytes() + decoder.most_unsettled(table.program());
         strict && table.first_unknown(ids).is_some()
-            || most.saturating_add(MOST_PENDING) > self.options.text_limit
+            || settled.saturating_add(table.most_bytes(ids.len())) > self.options.text_limit
     }
 
     /// Pushes one known token as [`Self::push_tokens`] does, of a stream that keeps no output and has
@@ -321,8 +318,8 @@ impl DecodeStream {
         let Some(index) = table.index(id) else {
             return false;
         };
-        let most = self.buffer.text().len() + table.most_bytes(1) + MOST_PENDING;
-        if most > self.options.text_limit {
+        let settled = self.buffer.text().len() + decoder.most_unsettled(table.program());
+        if settled + table.most_bytes(1) > self.options.text_limit {
             return false;
         }
         if self.options.decode.shows(id, table.piece(index).flags) {
