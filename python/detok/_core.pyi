@@ -23,9 +23,11 @@ __all__ = [
     "EngineUpdate",
     "FinishReason",
     "Finished",
+    "Marker",
     "PositionLogprobs",
     "RequestDecoder",
     "SampledDelta",
+    "SectionSplitter",
     "Start",
     "StepOutput",
     "StopMatch",
@@ -672,6 +674,120 @@ class TextDelta:
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
 
+_Pattern: TypeAlias = str | int | Sequence[str | int]
+
+@final
+class Marker:
+    """A named section, and the patterns that open and close it. Frozen and hashable."""
+
+    __match_args__: ClassVar[tuple[Literal["name"], Literal["start"], Literal["end"]]] = ...
+    def __new__(
+        cls,
+        name: str,
+        start: _Pattern,
+        end: _Pattern,
+        *,
+        also_end: Sequence[_Pattern] = ...,
+        reopen: bool = False,
+        keep_markers: bool = False,
+    ) -> Self:
+        """A pattern is text, a token id, or a sequence of these that follow on each other.
+
+        Text that is just the content of a special or added token of the tokenizer stands for that token: it matches
+        by its id, shown or hidden, and text that only looks like it does not.
+
+        Args:
+            name: Of the section. Several markers may share it; `content` makes it part of the text outside.
+            start: What opens the section.
+            end: What closes it. If it is the start of another marker too, that one opens.
+            also_end: Other patterns that close it.
+            reopen: Whether it opens more than once. Otherwise a later start is text like any other.
+            keep_markers: Whether the markers stay in the text of the section, with their records.
+
+        Raises:
+            ValueError: An empty name, pattern or text; the name `markers`; lone surrogates.
+            TypeError: A part that is neither a `str` nor an id.
+            UnknownTokenError: An id below 0 or above 2**32 - 1.
+        """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def start(self) -> str | int | tuple[str | int, ...]: ...
+    @property
+    def end(self) -> str | int | tuple[str | int, ...]: ...
+    @property
+    def also_end(self) -> tuple[str | int | tuple[str | int, ...], ...]: ...
+    @property
+    def reopen(self) -> bool: ...
+    @property
+    def keep_markers(self) -> bool: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+
+@final
+class SectionSplitter:
+    """Splits decoded text into named sections at markers, keeping attribution, and counts the tokens of each.
+
+    What may still become a marker is held back, and no more. A token belongs to the side of its first byte; one without
+    text to the side it was sampled on. However the text is cut into pushes, the sections have the same text, records
+    and counts, and every record is counted once.
+    """
+
+    def __new__(
+        cls,
+        tokenizer: Tokenizer,
+        markers: Sequence[Marker],
+        *,
+        prompt_token_ids: _TokenIds = ...,
+        initial: str | None = None,
+    ) -> Self:
+        """Opens in the section that the prompt leaves open.
+
+        Args:
+            tokenizer: Of the text and the ids.
+            markers: In the order in which ties are settled, of those that are complete at one byte.
+            prompt_token_ids: Read from the end up to the last special token that is part of no marker: the state is
+                as if what is behind it had been text of the same generation. None of it is handed out or counted.
+            initial: The name of the section to begin in, whatever the prompt is.
+
+        Raises:
+            UnknownTokenError: An id that the tokenizer does not have; `index` is its place in the pattern.
+            ValueError: Two markers that start alike; more than 64 KiB of
+                patterns (an id counts as six bytes); an `initial` that no marker has.
+            TypeError: A marker that is no `Marker`.
+        """
+
+    def push(self, decoded: DecodedText) -> list[tuple[str, DecodedText]]:
+        """The sections of more decoded text, as far as they are certain: pairs of a name (`content` outside of all
+        markers) and text with records, whose offsets are those of that text.
+
+        Two pairs that follow on each other are different sections, also if they have one name. A record of a
+        character that lies in the section before has no text here: it is zero-width.
+
+        Raises:
+            StreamFinishedError: After `finish`.
+        """
+
+    def finish(self) -> list[tuple[str, DecodedText]]:
+        """What was held back: it is text of its section. Ends the splitter.
+
+        Raises:
+            StreamFinishedError: At a second call.
+        """
+
+    @property
+    def token_counts(self) -> Mapping[str, int]:
+        """Tokens so far of each section by name, `content` too, and of all markers under `markers`.
+
+        Their sum is the number of records that were pushed. Tokens that are held back count where they are until it is
+        certain that they are a marker.
+        """
+
+    @property
+    def section(self) -> str:
+        """The section that the next text belongs to, as far as that is certain."""
+
 @final
 class TextDecodeOptions:
     """What a request wants of its text. Immutable and hashable.
@@ -689,6 +805,8 @@ class TextDecodeOptions:
         include_stop_str_in_output: bool = False,
         min_tokens: int = 0,
         min_bytes_to_buffer: int = 0,
+        sections: Sequence[Marker] = ...,
+        stop_scope: str | None = None,
         unknown_ids: Literal["error", "skip"] = "error",
         fragments: Literal["openai", "empty", "replacement"] = "openai",
     ) -> Self:
@@ -706,6 +824,10 @@ class TextDecodeOptions:
             include_stop_str_in_output: Leave what ended the text in it; nothing is held back for stop strings then.
             min_tokens: A stop completed by one of so many first tokens (hidden ones count) does not count, ever.
             min_bytes_to_buffer: Bytes at the end of the text that stay behind until the end.
+            sections: Where the sections of the text begin and end, for `stop_scope`.
+            stop_scope: The name of a section, or `content` for what is outside of them: stop strings match only
+                there, within one stretch of it, and never a marker. Text of which it is not certain whether it is a
+                marker is held back. `None` is everywhere. Stop token ids end the request wherever they are sampled.
             unknown_ids: `error` raises; `skip` gives unknown ids a zero-width record.
             fragments: How `TokenLogprob.token` shows bytes that are no whole character. `openai`: each as `\\xNN`, as
                 OpenAI's API does. `empty`: not at all; the token that completes a character has the whole of it.
@@ -713,8 +835,8 @@ class TextDecodeOptions:
 
         Raises:
             ValueError: An empty stop string, one with lone surrogates, more than 4 MiB of them; a negative number;
-                a word that is none of the choices.
-            TypeError: A stop that is no `str`.
+                a word that is none of the choices; a scope that is no section.
+            TypeError: A stop that is no `str`, a section that is no `Marker`.
         """
 
     @property
@@ -737,6 +859,10 @@ class TextDecodeOptions:
     def min_tokens(self) -> int: ...
     @property
     def min_bytes_to_buffer(self) -> int: ...
+    @property
+    def sections(self) -> tuple[Marker, ...]: ...
+    @property
+    def stop_scope(self) -> str | None: ...
     @property
     def unknown_ids(self) -> Literal["error", "skip"]: ...
     @property

@@ -222,6 +222,26 @@ impl DecodedText {
         }
     }
 
+    /// A copy of a part; records of characters outside of it have no text in it.
+    pub(crate) fn part(&self, bytes: Range<usize>, records: Range<usize>) -> Self {
+        let (start, end) = (bytes.start as u32, bytes.end as u32);
+        let mut part = self.slice(bytes, records.clone());
+        let whole = self.attributions.get(records).unwrap_or_default();
+        for (record, whole) in part.attributions.iter_mut().zip(whole) {
+            let offset = whole.anchor.byte_offset();
+            if whole.anchor.is_visible() && !(start..end).contains(&offset) || offset > end {
+                *record = TokenAttribution {
+                    cut: record.cut,
+                    ..TokenAttribution::zero_width(
+                        record.token_id,
+                        offset.clamp(start, end) - start,
+                    )
+                };
+            }
+        }
+        part
+    }
+
     /// Drops text and records at the front; the rest is rebased.
     pub(crate) fn remove_prefix(&mut self, bytes: usize, records: usize) {
         self.text.drain(..bytes);

@@ -94,6 +94,16 @@ impl AttributedTextBuffer {
             .unwrap_or_default()
     }
 
+    /// The text behind so many bytes of [`Self::text`], the `records` latest records, and where the
+    /// text begins by their offsets.
+    pub(crate) fn latest(&self, byte: usize, records: usize) -> (&str, &[TokenAttribution], usize) {
+        let start = self.handed.bytes + byte;
+        let text = self.settled.text.get(start..).unwrap_or_default();
+        let all = &self.settled.attributions;
+        let records = &all[all.len() - records.min(all.len())..];
+        (text, records, start)
+    }
+
     /// Tokens whose place in the text is not known yet, or that stand behind one.
     #[must_use]
     pub fn waiting_tokens(&self) -> usize {

@@ -69,8 +69,23 @@ pub enum Error {
     /// Stop strings that cannot be compiled.
     #[error("{0}")]
     BadStop(String),
+    /// Markers that cannot be compiled, or a section that none of them has.
+    #[error("{0}")]
+    BadMarker(String),
+    /// An id in a marker that the tokenizer does not have.
+    #[error(
+        "part {index} of a pattern of marker {name:?} is token id {id}, which the tokenizer does not have"
+    )]
+    UnknownMarkerToken {
+        /// The id.
+        id: TokenId,
+        /// Its place in the pattern.
+        index: usize,
+        /// The marker's section.
+        name: String,
+    },
     /// A push to a request or slot behind its end.
-    #[error("the {0} has ended: its last event was given, and it takes no more tokens")]
+    #[error("the {0} has ended: its last text was given, and it takes no more tokens")]
     Ended(Ended),
     /// What an engine reported does not fit the request.
     #[error("{0}")]
@@ -112,6 +127,8 @@ pub enum Ended {
     Request,
     /// A slot of a batch.
     Slot(u32),
+    /// A splitter of sections.
+    Splitter,
 }
 
 impl std::fmt::Display for Ended {
@@ -119,6 +136,7 @@ impl std::fmt::Display for Ended {
         match self {
             Self::Request => f.write_str("request"),
             Self::Slot(slot) => write!(f, "request in slot {slot}"),
+            Self::Splitter => f.write_str("splitter"),
         }
     }
 }

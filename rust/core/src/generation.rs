@@ -1,10 +1,12 @@
 //! One generation up to its stop: ids → text and records, as far as they may be shown.
 
 use crate::attribution::{DecodedText, TokenAttribution};
+use crate::automaton::{Completion, Progress};
 use crate::context::Prompt;
 use crate::error::Error;
-use crate::options::TextDecodeOptions;
-use crate::stop::{Completion, Stop, StopMatch, StopState};
+use crate::options::{StopScope, TextDecodeOptions};
+use crate::section::{Part, SectionScanner, Stretch};
+use crate::stop::{Stop, StopMatch};
 use crate::stream::{DecodeStream, Pending, StreamOptions};
 use crate::table::Table;
 use crate::token::TokenId;
@@ -65,7 +67,7 @@ pub(crate) struct Stopped {
 pub(crate) struct Generation {
     options: Arc<TextDecodeOptions>,
     /// How far the visible text is into the stop strings.
-    stop_state: Option<StopState>,
+    stop_progress: Progress,
     /// The next token may be text of its own.
     copies: bool,
     /// Something may be held back, so that it may not be shown at once.
@@ -79,6 +81,16 @@ pub(crate) struct Generation {
     handed: HandedRecords,
     /// What is left to be handed out behind the end.
     rest: Option<Box<DecodedText>>,
+    /// Set if stop strings are looked for in one section only.
+    scope: Option<Box<ScopeReader>>,
+}
+
+/// Reads which text lies in the section where stop strings are looked for.
+#[derive(Clone, Debug)]
+struct ScopeReader {
+    scanner: SectionScanner,
+    /// Records that it has read.
+    records: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -114,6 +126,10 @@ impl Generation {
         prompt: &(impl Prompt<E> + ?Sized),
         options: Arc<TextDecodeOptions>,
     ) -> Result<Self, E> {
+        let scope = options.scope.as_ref().filter(|_| options.stop.is_some());
+        let scope = scope
+            .map(|scope| ScopeReader::open(&tokenizer, scope, prompt).map(Box::new))
+            .transpose()?;
         let stream = StreamOptions {
             decode: options.decode.clone(),
             keep_output: false,
@@ -121,7 +137,7 @@ impl Generation {
         };
         let mut generation = Self {
             stream: Box::new(DecodeStream::open(tokenizer, prompt, stream)?),
-            stop_state: options.stop.as_ref().map(|stops| stops.start()),
+            stop_progress: Progress::default(),
             options,
             copies: false,
             holds: true,
@@ -130,6 +146,7 @@ impl Generation {
             kept_tokens: 0,
             handed: HandedRecords::default(),
             rest: None,
+            scope,
         };
         generation.update_copies();
         Ok(generation)
@@ -169,24 +186,28 @@ impl Generation {
                 _ => ShortWay::Refused,
             };
         };
-        let (Some(text), Some(mut state)) = (table.copied_text(id), self.stop_state) else {
+        let Some(text) = table.copied_text(id).filter(|_| self.scope.is_none()) else {
             return ShortWay::Refused;
         };
-        if stops.search(&mut state, text, self.stops_count()).is_some() {
+        let mut progress = self.stop_progress;
+        if stops
+            .search(&mut progress, text, self.stops_count())
+            .is_some()
+        {
             return ShortWay::Refused;
         }
-        let waits = stops.held(state) > 0 && !self.options.include_stop;
+        let waits = stops.held(progress) > 0 && !self.options.include_stop;
         if self.holds || waits {
             self.count_copied();
             if self.stream.push_token(id).is_err() {
                 return ShortWay::Refused;
             }
             self.kept_tokens += 1;
-            self.stop_state = Some(state);
+            self.stop_progress = progress;
             self.update_copies();
             return ShortWay::Pushed;
         }
-        self.stop_state = Some(state);
+        self.stop_progress = progress;
         self.show_copied(text.len())
     }
 
@@ -241,10 +262,12 @@ impl Generation {
         }
         // A stop before an id that would be refused is a stop all the same, so it is tried out.
         let stream = self.stream.checkpoint();
-        let (stop_state, kept_tokens) = (self.stop_state, self.kept_tokens);
+        let (stop_progress, kept_tokens) = (self.stop_progress, self.kept_tokens);
+        let scope = self.scope.clone();
         let changed = change(self).inspect_err(|_| {
             self.stream.restore(stream);
-            self.stop_state = stop_state;
+            self.scope = scope;
+            self.stop_progress = stop_progress;
             self.kept_tokens = kept_tokens;
         });
         self.update_copies();
@@ -298,18 +321,44 @@ impl Generation {
         }
         let before = self.stream.unhanded().len();
         self.stream.push_token(id)?;
-        let (Some(stops), Some(state)) = (&self.options.stop, &mut self.stop_state) else {
-            return Ok(None);
+        let completion = if self.scope.is_some() {
+            self.search_scope(counts, false)
+        } else {
+            self.search(before, self.stream.unhanded().len(), counts)
         };
-        let text = self.stream.unhanded().get(before..).unwrap_or_default();
-        let Some(completion) = stops.search(state, text, counts) else {
-            return Ok(None);
-        };
-        self.end_at_string(Completion {
-            end: before + completion.end,
+        completion
+            .map(|completion| self.end_at_string(completion))
+            .transpose()
+    }
+
+    /// Looks for a stop in a part of the text that was not handed out.
+    fn search(&mut self, start: usize, end: usize, counts: bool) -> Option<Completion> {
+        let stops = self.options.stop.as_ref()?;
+        let text = self.stream.unhanded().get(start..end).unwrap_or_default();
+        let completion = stops.search(&mut self.stop_progress, text, counts)?;
+        Some(Completion {
+            end: start + completion.end,
             ..completion
         })
-        .map(Some)
+    }
+
+    /// Looks for a stop in the text of which it is certain by now that it lies in scope, or, at the
+    /// end, that it is no marker.
+    fn search_scope(&mut self, counts: bool, at_end: bool) -> Option<Completion> {
+        let mut scope = self.scope.take()?;
+        let mut found = None;
+        let mut start = scope.scanner.decided().text;
+        for (end, in_scope) in scope.read(&self.stream, &self.options, at_end) {
+            let handed = self.stream.handed_bytes();
+            if !in_scope {
+                self.stop_progress = Progress::default();
+            } else if found.is_none() {
+                found = self.search(start - handed, end - handed, counts);
+            }
+            start = end;
+        }
+        self.scope = Some(scope);
+        found
     }
 
     /// Whether a stop that the next token completes would count.
@@ -326,7 +375,10 @@ impl Generation {
     }
 
     fn end_at_token(&mut self, id: TokenId) -> Result<Stopped, Error> {
-        self.finish()?;
+        // What was not certain before this token may be a stop string that came first.
+        if let Some(stopped) = self.finish()? {
+            return Ok(stopped);
+        }
         let rest = self.rest.as_ref().map_or(0, |rest| rest.text.len());
         Ok(Stopped {
             stop_match: StopMatch {
@@ -371,25 +423,33 @@ impl Generation {
         Ok(stopped)
     }
 
-    /// Ends the text without a stop; to be called in an [`Self::attempt`].
-    pub(crate) fn finish(&mut self) -> Result<(), Error> {
+    /// Ends the text, without a stop unless it has one that was not certain; to be called in an
+    /// [`Self::attempt`].
+    pub(crate) fn finish(&mut self) -> Result<Option<Stopped>, Error> {
         if self.ended {
             return Err(Error::Finished);
+        }
+        // The token that would complete it was the last.
+        let counts = self.kept_tokens > self.options.min_tokens;
+        if let Some(completion) = self.search_scope(counts, true) {
+            return self.end_at_string(completion).map(Some);
         }
         let (rest, _) = self.stream.finish(None)?;
         self.rest = rest.map(Box::new);
         self.ended = true;
-        Ok(())
+        Ok(None)
     }
 
     /// Bytes at the end of the text that must wait.
     fn held(&self) -> usize {
-        let stops = self.options.stop.as_ref().zip(self.stop_state);
-        let held = match stops {
-            Some((stops, state)) if !self.options.include_stop => stops.held(state),
+        let held = match &self.options.stop {
+            Some(stops) if !self.options.include_stop => stops.held(self.stop_progress),
             _ => 0,
         };
-        held.max(self.options.min_bytes_to_buffer)
+        let end = self.stream.handed_bytes() + self.stream.unhanded().len();
+        let undecided = self.scope.as_ref();
+        let undecided = undecided.map_or(0, |scope| scope.undecided(end, &self.options));
+        (held + undecided).max(self.options.min_bytes_to_buffer)
     }
 
     /// What may be shown and was not.
@@ -436,5 +496,52 @@ impl Generation {
             self.handed.last_visible = Some(self.handed.count + at as u64);
         }
         self.handed.count += records.len() as u64;
+    }
+}
+
+impl ScopeReader {
+    fn open<E: From<Error>>(
+        tokenizer: &Arc<Tokenizer>,
+        scope: &StopScope,
+        prompt: &(impl Prompt<E> + ?Sized),
+    ) -> Result<Self, E> {
+        let sections = Arc::clone(&scope.sections);
+        Ok(Self {
+            scanner: SectionScanner::behind(sections, tokenizer, prompt)?,
+            records: 0,
+        })
+    }
+
+    /// Reads what has settled; the ends of what is certain by now, and whether each lies in scope.
+    fn read(
+        &mut self,
+        stream: &DecodeStream,
+        options: &TextDecodeOptions,
+        at_end: bool,
+    ) -> Vec<(usize, bool)> {
+        let mut stretches = Vec::new();
+        let (text, records, base) = stream.unhanded_from(self.scanner.read_bytes(), self.records);
+        self.records += records.len() as u64;
+        self.scanner.scan(text, records, base, &mut stretches);
+        if at_end {
+            self.scanner.finish(&mut stretches);
+        }
+        let section = options.scope.as_ref().map(|scope| scope.section);
+        let in_scope = |stretch: &Stretch| {
+            stretch.part == Part::Body && section == Some(self.scanner.section_of(stretch.marker))
+        };
+        let ends = stretches.iter();
+        ends.map(|stretch| (stretch.end.text, in_scope(stretch)))
+            .collect()
+    }
+
+    /// Bytes before `end` that may lie in scope, or be a marker.
+    fn undecided(&self, end: usize, options: &TextDecodeOptions) -> usize {
+        let section = options.scope.as_ref().map(|scope| scope.section);
+        if section == Some(self.scanner.section()) {
+            end - self.scanner.decided().text.min(end)
+        } else {
+            0
+        }
     }
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod attribution;
+mod automaton;
 mod batch;
 mod buffer;
 mod compile;
@@ -12,10 +13,12 @@ mod event;
 mod exact;
 mod generation;
 mod logprobs;
+mod marker;
 mod options;
 mod program;
 mod request;
 mod saved;
+mod section;
 mod span;
 mod step_output;
 mod stop;
@@ -44,9 +47,11 @@ pub use event::{
 pub use logprobs::{
     Fragments, GivenLogprobs, PositionLogprobs, SampledText, TokenLogprob, TokenText,
 };
-pub use options::TextDecodeOptions;
+pub use marker::{CONTENT, MARKERS, MAX_MARKER_BYTES, Marker, MarkerPart, Sections};
+pub use options::{StopScope, TextDecodeOptions};
 pub use program::Family;
 pub use request::{Events, RequestDecoder, prompt_positions};
+pub use section::{Section, SectionSplitter};
 pub use span::{MaskRule, Shared, SpanIndex, Unit, mask, offsets, spans};
 pub use step_output::StepOutput;
 pub use stop::{MAX_STOP_BYTES, Stop, StopMatch, StopStrings};

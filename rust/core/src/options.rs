@@ -1,6 +1,7 @@
 //! What a request wants of its text.
 
 use crate::logprobs::Fragments;
+use crate::marker::Sections;
 use crate::stop::StopStrings;
 use crate::token::TokenId;
 use crate::tokenizer::DecodeOptions;
@@ -14,6 +15,8 @@ pub struct TextDecodeOptions {
     pub decode: DecodeOptions,
     /// Strings that end the text.
     pub stop: Option<Arc<StopStrings>>,
+    /// The only section in which these do; `None` is everywhere.
+    pub scope: Option<StopScope>,
     /// Ids that end the request; ascending.
     pub stop_token_ids: Arc<[TokenId]>,
     /// Whether what ended the text stays in it.
@@ -24,4 +27,13 @@ pub struct TextDecodeOptions {
     pub min_bytes_to_buffer: usize,
     /// How the strings of logprobs show bytes that are no character.
     pub fragments: Fragments,
+}
+
+/// A section where stop strings are looked for.
+#[derive(Clone, Debug)]
+pub struct StopScope {
+    /// All there are, compiled for the tokenizer of the request.
+    pub sections: Arc<Sections>,
+    /// The section's place among their names.
+    pub section: usize,
 }

@@ -230,12 +230,12 @@ impl RequestDecoder {
         }
         let pushed = generation.attempt(ids, |generation| {
             let last_is_silent = self.ends_in_silence(update);
-            let pushed = match &mut filler {
+            let mut pushed = match &mut filler {
                 Some(observer) => generation.push(ids, last_is_silent, observer),
                 None => generation.push(ids, last_is_silent, &mut ()),
             }?;
             if pushed.stopped.is_none() && update.finish_reason.is_some() {
-                generation.finish()?;
+                pushed.stopped = generation.finish()?;
             }
             Ok(pushed)
         })?;

@@ -223,7 +223,7 @@ impl StepOutput {
         let done = match action {
             Action::Finish => generation
                 .attempt(&[], Generation::finish)
-                .map(|()| Pushed::default()),
+                .map(|stopped| Pushed { kept: 0, stopped }),
             Action::Push(ids) => generation.attempt(ids, |generation| match texts {
                 Some(texts) => generation.push(ids, false, &mut TextWriter { texts, fragments }),
                 None => generation.push(ids, false, &mut ()),

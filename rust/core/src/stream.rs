@@ -284,6 +284,19 @@ impl DecodeStream {
         self.buffer.text()
     }
 
+    /// Of it, the text from a place on and the records from one on, both counted in the whole
+    /// generation, and where the text begins to these.
+    pub(crate) fn unhanded_from(
+        &self,
+        byte: usize,
+        record: u64,
+    ) -> (&str, &[TokenAttribution], usize) {
+        let recorded = self.token_count - self.buffer.waiting_tokens() as u64;
+        let new = recorded.saturating_sub(record) as usize;
+        self.buffer
+            .latest(byte.saturating_sub(self.handed_bytes), new)
+    }
+
     /// How far into [`Self::unhanded`] the tokens that were handed out have text.
     pub(crate) fn end_of_handed_tokens(&self) -> usize {
         self.buffer.end_of_handed_tokens()

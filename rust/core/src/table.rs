@@ -136,6 +136,8 @@ pub struct Table {
     has_no_gaps: bool,
     #[serde(skip)]
     by_name: OnceLock<Vec<u32>>,
+    #[serde(skip)]
+    marked_by_name: OnceLock<Vec<u32>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -313,17 +315,34 @@ impl Table {
     /// The id of a token by its name; the lowest one if several share it.
     #[must_use]
     pub fn id_of(&self, name: &str) -> Option<TokenId> {
-        let by_name = self.by_name.get_or_init(|| {
-            let mut indices: Vec<u32> = (0..self.entries.len())
-                .filter(|&index| !self.piece(index).flags.has(TokenFlags::UNMAPPED))
-                .map(|index| index as u32)
-                .collect();
-            // Stable, so that equal names stay in the order of their ids.
-            indices.sort_by(|&a, &b| self.name_at(a as usize).cmp(&self.name_at(b as usize)));
-            indices
-        });
-        let at = by_name.partition_point(|&index| *self.name_at(index as usize) < *name);
-        let index = *by_name.get(at)?;
+        let all = |flags: TokenFlags| !flags.has(TokenFlags::UNMAPPED);
+        self.find(name, self.by_name.get_or_init(|| self.sorted(all)))
+    }
+
+    /// The same among special and added tokens, which are few.
+    pub(crate) fn marked_id_of(&self, name: &str) -> Option<TokenId> {
+        let marked =
+            |flags: TokenFlags| flags.has(TokenFlags::SPECIAL) || flags.has(TokenFlags::ADDED);
+        self.find(
+            name,
+            self.marked_by_name.get_or_init(|| self.sorted(marked)),
+        )
+    }
+
+    /// Indices in the order of their names.
+    fn sorted(&self, are_wanted: impl Fn(TokenFlags) -> bool) -> Vec<u32> {
+        let mut indices: Vec<u32> = (0..self.entries.len())
+            .filter(|&index| are_wanted(self.piece(index).flags))
+            .map(|index| index as u32)
+            .collect();
+        // Stable, so that equal names stay in the order of their ids.
+        indices.sort_by(|&a, &b| self.name_at(a as usize).cmp(&self.name_at(b as usize)));
+        indices
+    }
+
+    fn find(&self, name: &str, sorted: &[u32]) -> Option<TokenId> {
+        let at = sorted.partition_point(|&index| *self.name_at(index as usize) < *name);
+        let index = *sorted.get(at)?;
         (self.name_at(index as usize) == name).then(|| self.id_at(index as usize))
     }
 
@@ -442,6 +461,7 @@ impl TableBuilder {
             longest: 0,
             has_no_gaps: true,
             by_name: OnceLock::new(),
+            marked_by_name: OnceLock::new(),
         };
         let named = self.tokens.values().any(|spec| spec.name.is_some());
         let varies = self.tokens.values().any(|spec| spec.first.is_some());

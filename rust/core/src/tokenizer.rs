@@ -211,6 +211,22 @@ impl Tokenizer {
         }
     }
 
+    /// The special or added token that is spelled like this, if there is one.
+    ///
+    /// # Errors
+    /// A window source's own, or that it cannot tell.
+    pub(crate) fn marked_token(&self, text: &str) -> Result<Option<TokenId>, Error> {
+        match &self.strategy {
+            Strategy::Exact(table) => Ok(table.marked_id_of(text)),
+            Strategy::Window { source, .. } => {
+                let id = source.token_to_id(text).map_err(Error::Source)?;
+                let is_special = id.map(|id| source.is_special(id)).transpose();
+                let is_special = is_special.map_err(Error::Source)?;
+                Ok(id.filter(|_| is_special == Some(true)))
+            }
+        }
+    }
+
     /// What the token contributes in the middle of text; `None` if unknown. For a window source,
     /// its text alone.
     ///

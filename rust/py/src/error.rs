@@ -35,7 +35,9 @@ exception!(unknown_token_error, "UnknownTokenError");
 pub(crate) fn to_py(py: Python<'_>, error: Error) -> PyErr {
     let message = error.to_string();
     match error {
-        Error::UnknownToken { id, index, .. } => unknown_token_error(py, (message, id, index)),
+        Error::UnknownToken { id, index, .. } | Error::UnknownMarkerToken { id, index, .. } => {
+            unknown_token_error(py, (message, id, index))
+        }
         Error::Finished | Error::Ended(_) => stream_finished_error(py, message),
         Error::Request { request_id, .. } => request_error(py, (message, request_id)),
         Error::OutputNotKept | Error::NoSlot(_) => state_error(py, message),
@@ -44,6 +46,7 @@ pub(crate) fn to_py(py: Python<'_>, error: Error) -> PyErr {
         | Error::CutBeforeHandedOut { .. }
         | Error::ReversedRange { .. }
         | Error::BadAttribution { .. }
+        | Error::BadMarker(_)
         | Error::BadStep(_)
         | Error::BadStop(_)
         | Error::BadUpdate(_) => PyValueError::new_err(message),

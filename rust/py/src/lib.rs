@@ -12,9 +12,11 @@ mod finish;
 mod ids;
 mod lock;
 mod logprobs;
+mod marker;
 mod options;
 mod position;
 mod request;
+mod section;
 mod source;
 mod step_output;
 mod stream;
@@ -40,9 +42,13 @@ mod _core {
     #[pymodule_export]
     use crate::logprobs::{PositionLogprobs, TokenLogprob};
     #[pymodule_export]
+    use crate::marker::Marker;
+    #[pymodule_export]
     use crate::options::TextDecodeOptions;
     #[pymodule_export]
     use crate::request::RequestDecoder;
+    #[pymodule_export]
+    use crate::section::SectionSplitter;
     #[pymodule_export]
     use crate::step_output::StepOutput;
     #[pymodule_export]

@@ -3,15 +3,18 @@
 use crate::choice::{FRAGMENTS, UNKNOWN_IDS, choose, word};
 use crate::error::{guarded, to_py};
 use crate::ids::{Argument, token_id, token_ids, type_name};
+use crate::marker::{Marker, read_markers};
 use crate::position;
 use crate::tokenizer::{DETACH_FROM, KeptToken, Tokenizer, read_kept_tokens, resolve_kept_tokens};
 use crate::value::{CallRepr, Reduced, hash_of, reduced, with_keywords};
 use detok_core as core;
-use detok_core::{DecodeOptions, Fragments, StopStrings, TokenId, UnknownIds};
+use detok_core::{
+    CONTENT, DecodeOptions, Fragments, Sections, StopScope, StopStrings, TokenId, UnknownIds,
+};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// How the ids of one request become text, and where it ends.
 #[pyclass(frozen, module = "detok")]
@@ -20,13 +23,21 @@ pub(crate) struct TextDecodeOptions {
     core: Arc<core::TextDecodeOptions>,
     /// As given: names are looked up in the tokenizer of each decoder.
     kept: Box<[KeptToken]>,
+    /// As given, and compiled for the tokenizer that was met last.
+    sections: Vec<core::Marker>,
+    stop_scope: Option<String>,
+    resolved: Mutex<Option<Resolved>>,
 }
+
+/// Options with what depends on the tokenizer.
+type Resolved = (Weak<core::Tokenizer>, Arc<core::TextDecodeOptions>);
 
 /// What tells options apart.
 type Key<'a> = (
     (bool, &'a [KeptToken], UnknownIds, Fragments),
     (&'a [Arc<str>], &'a [TokenId], bool),
     (u64, usize),
+    (&'a [core::Marker], Option<&'a str>),
 );
 
 /// The options of a request to a tokenizer; `None` is the defaults.
@@ -45,13 +56,37 @@ impl TextDecodeOptions {
         &self,
         tokenizer: &Bound<'_, Tokenizer>,
     ) -> PyResult<Arc<core::TextDecodeOptions>> {
-        if self.kept.is_empty() {
+        if self.kept.is_empty() && self.stop_scope.is_none() {
             return Ok(Arc::clone(&self.core));
         }
+        let source = tokenizer.get().core();
+        if let Some((of, options)) = &*self.resolved()
+            && Weak::as_ptr(of) == Arc::as_ptr(&source)
+        {
+            return Ok(Arc::clone(options));
+        }
+        let py = tokenizer.py();
         let mut options = (*self.core).clone();
-        options.decode.keep_special_tokens =
-            resolve_kept_tokens(tokenizer.py(), tokenizer.get(), &self.kept)?;
-        Ok(Arc::new(options))
+        if !self.kept.is_empty() {
+            options.decode.keep_special_tokens =
+                resolve_kept_tokens(py, tokenizer.get(), &self.kept)?;
+        }
+        if let Some(name) = &self.stop_scope {
+            let sections = guarded(py, || {
+                Sections::new(&source, &self.sections).map_err(|error| to_py(py, error))
+            })?;
+            options.scope = sections.named(name).map(|section| StopScope {
+                sections: Arc::new(sections),
+                section,
+            });
+        }
+        let options = Arc::new(options);
+        *self.resolved() = Some((Arc::downgrade(&source), Arc::clone(&options)));
+        Ok(options)
+    }
+
+    fn resolved(&self) -> MutexGuard<'_, Option<Resolved>> {
+        self.resolved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn stops(&self) -> &[Arc<str>] {
@@ -69,6 +104,7 @@ impl TextDecodeOptions {
             (skip_special_tokens, &self.kept, unknown_ids, core.fragments),
             (self.stops(), &core.stop_token_ids, core.include_stop),
             (core.min_tokens, core.min_bytes_to_buffer),
+            (&self.sections, self.stop_scope.as_deref()),
         )
     }
 
@@ -82,10 +118,23 @@ impl TextDecodeOptions {
         all.set_item("include_stop_str_in_output", self.core.include_stop)?;
         all.set_item("min_tokens", self.core.min_tokens)?;
         all.set_item("min_bytes_to_buffer", self.core.min_bytes_to_buffer)?;
+        all.set_item("sections", self.sections(py)?)?;
+        all.set_item("stop_scope", self.stop_scope())?;
         all.set_item("unknown_ids", self.unknown_ids())?;
         all.set_item("fragments", self.fragments())?;
         Ok(all)
     }
+}
+
+/// Refuses a scope that no text has.
+fn check_scope(scope: &str, sections: &[core::Marker]) -> PyResult<()> {
+    let known = sections.iter().any(|marker| *marker.name == *scope);
+    if known || (scope == CONTENT && !sections.is_empty()) {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "stop_scope {scope:?} is no section: give its marker in sections, or {CONTENT:?} with the markers of what it is not"
+    )))
 }
 
 /// Stop strings: one, or a sequence of them.
@@ -151,7 +200,7 @@ impl TextDecodeOptions {
     #[new]
     #[pyo3(signature = (*, skip_special_tokens = true, keep_special_tokens = Argument::Missing, stop = None, stop_token_ids = Argument::Missing,
                         include_stop_str_in_output = false, min_tokens = 0, min_bytes_to_buffer = 0,
-                        unknown_ids = "error", fragments = "openai"))]
+                        sections = Argument::Missing, stop_scope = None, unknown_ids = "error", fragments = "openai"))]
     #[allow(clippy::too_many_arguments)] // They are keywords to those who call.
     fn new(
         py: Python<'_>,
@@ -162,9 +211,18 @@ impl TextDecodeOptions {
         include_stop_str_in_output: bool,
         #[pyo3(from_py_with = position::min_tokens)] min_tokens: u64,
         #[pyo3(from_py_with = position::min_bytes_to_buffer)] min_bytes_to_buffer: u64,
+        sections: Argument<'_>,
+        stop_scope: Option<String>,
         unknown_ids: &str,
         fragments: &str,
     ) -> PyResult<Self> {
+        let sections = match sections.given() {
+            Some(markers) => read_markers(markers, "sections")?,
+            None => Vec::new(),
+        };
+        if let Some(scope) = &stop_scope {
+            check_scope(scope, &sections)?;
+        }
         let stops = stop.map(read_stops).transpose()?.unwrap_or_default();
         let bytes: usize = stops.iter().map(String::len).sum();
         let stop = guarded(py, || {
@@ -182,6 +240,7 @@ impl TextDecodeOptions {
                 unknown_ids: choose("unknown_ids", unknown_ids, &UNKNOWN_IDS)?,
             },
             stop: stop.map(Arc::new),
+            scope: None,
             stop_token_ids: match stop_token_ids.given() {
                 Some(ids) => read_stop_token_ids(ids)?,
                 None => Arc::default(),
@@ -197,6 +256,9 @@ impl TextDecodeOptions {
                 Some(tokens) => read_kept_tokens(tokens)?.into(),
                 None => Box::default(),
             },
+            sections,
+            stop_scope,
+            resolved: Mutex::default(),
         })
     }
 
@@ -236,6 +298,16 @@ impl TextDecodeOptions {
     }
 
     #[getter]
+    fn sections<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.sections.iter().cloned().map(Marker))
+    }
+
+    #[getter]
+    fn stop_scope(&self) -> Option<&str> {
+        self.stop_scope.as_deref()
+    }
+
+    #[getter]
     fn unknown_ids(&self) -> &'static str {
         word(self.core.decode.unknown_ids, &UNKNOWN_IDS)
     }
@@ -257,6 +329,9 @@ impl TextDecodeOptions {
         let default = Self {
             core: Arc::default(),
             kept: Box::default(),
+            sections: Vec::new(),
+            stop_scope: None,
+            resolved: Mutex::default(),
         };
         let defaults = default.keywords(py)?;
         let mut call = CallRepr::new(py, "TextDecodeOptions");

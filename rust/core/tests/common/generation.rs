@@ -39,6 +39,7 @@ impl Wishes {
         Arc::new(TextDecodeOptions {
             decode: self.decode.clone(),
             stop: StopStrings::new(&self.stops).expect("legal").map(Arc::new),
+            scope: None,
             stop_token_ids: stop_token_ids.into(),
             include_stop: self.include_stop,
             min_tokens: self.min_tokens,
