@@ -43,8 +43,9 @@ RUN = {
     "w6": workloads.w6,
     "w7": w7,
     "w8": workloads.w8,
+    "w9": workloads.w9,
 }
-BASELINES = {"w8": "detok-busy", "w2": "detok-step", "w3": "detok-step", "w5": "detok-batch"}
+BASELINES = {"w8": "detok-busy", "w9": "detok-openai", "w2": "detok-step", "w3": "detok-step", "w5": "detok-batch"}
 
 # The short run: workload, adapters, turns, options.
 SHORT = [
@@ -54,6 +55,7 @@ SHORT = [
     ("w5", "detok-batch detok-batch-numpy detok-decode detok-decode-numpy hf-batch hf-decode", 9, {}),
     ("w6", "detok hf-decodestream-prompt", 5, {}),
     ("w4", "detok hf-decodestream", 3, {"limit_ns": 1e9}),
+    ("w9", "detok-openai detok-openai-chat json-chunk", 7, {}),
 ]
 
 Turns = dict[str, list[dict[str, workloads.Sample]]]
@@ -121,7 +123,7 @@ def options_of(workload: str, texts: str, data: Data) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-w", "--workloads", help="of w1 to w8, or all; without it the short run")
+    parser.add_argument("-w", "--workloads", help="of w1 to w9, or all; without it the short run")
     parser.add_argument("-p", "--peers", default="all", help=f"of {', '.join(ADAPTERS)}, or all")
     parser.add_argument("-t", "--turns", type=int, default=5)
     parser.add_argument("--texts", default="mixed", help="classes of text for w1, or all")

@@ -8,6 +8,7 @@ w5  offline, one thread: 2,000 sequences of 500 ids
 w6  opening behind a long prompt, and the first delta after it
 w7  memory of an idle stream behind 4,096 prompt ids
 w8  a busy Python thread beside steps: what a big step leaves it, and what it costs a small step
+w9  events of a request to the bytes of a server's stream, a token an event; plain, and with logprobs
 """
 
 import gc
@@ -31,6 +32,7 @@ TITLES = {
     "w6": "behind a long prompt",
     "w7": "memory of an idle stream",
     "w8": "steps beside a busy Python thread",
+    "w9": "events to the bytes of a server's stream",
 }
 
 
@@ -262,3 +264,19 @@ class _Busy:
     def __exit__(self, *_):
         self.goes_on = False
         self.thread.join()
+
+
+def w9(peer: Peer, data: Data, least_ns=25e6) -> dict[str, Sample]:
+    out = {}
+    for case, cls, alternatives in (
+        ("english", "english", None),
+        ("mixed", "mixed", None),
+        ("mixed, 5 logprobs", "mixed", 5),
+    ):
+        prompt, ids = data.stream(cls)
+        events = peer.events(ids, prompt, alternatives)
+        # The warm-up, and the text to check.
+        note = difference(peer.text(peer.serve(events, alternatives)), data.vocab.reference(ids, prompt))
+        times = passes(lambda events=events, alternatives=alternatives: peer.serve(events, alternatives), least_ns)
+        out[case] = Sample(statistics.median(times) / len(ids), note=note)
+    return out

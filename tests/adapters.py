@@ -60,6 +60,6 @@ def imports_no_engine(name: str) -> None:
     code = (
         "import sys, detok; assert not [m for m in sys.modules if m.startswith('detok.adapters')]\n"
         f"import detok.adapters.{name}\n"
-        "assert not {'vllm', 'sglang', 'cyllama', 'torch', 'transformers'} & set(sys.modules)"
+        "assert not {'vllm', 'sglang', 'cyllama', 'torch', 'transformers', 'openai'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
