@@ -70,7 +70,7 @@ demo-engine: build $(STAMPS)/engine
 
 # All but vLLM's: see the marker in pyproject.toml.
 test-extras: build $(STAMPS)/dev-tools $(STAMPS)/engine $(STAMPS)/torch
-	$(PY) -m pytest -m extras tests/test_serve_loop.py tests/test_adapter_transformers.py
+	$(PY) -m pytest -m extras tests/test_serve_loop.py tests/test_serve_engines.py tests/test_adapter_transformers.py
 
 test: lint test-rust types test-python
 
@@ -93,6 +93,7 @@ test-python: build $(STAMPS)/dev-tools
 bench: build $(STAMPS)/bench-tools
 	cargo bench --package detok-core
 	$(PY) benches/run.py
+	$(PY) benches/serve.py
 
 clean:
 	rm -rf target $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis python/detok/_core.*.so python/detok/_core.pyd

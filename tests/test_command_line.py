@@ -579,7 +579,7 @@ def test_text_of_a_model_cannot_steer_the_terminal(call, monkeypatch):
 def test_demo_data_is_small_and_its_licences_are_named():
     folder = files("detok.data")
     data = [item for item in folder.iterdir() if not item.name.endswith((".py", ".md")) and item.is_file()]
-    assert len(data) == 2
+    assert len(data) == 3
     assert sum(len(item.read_bytes()) for item in data) < 1_000_000
     notice = (folder / "NOTICE.md").read_text(encoding="utf-8")
     assert all(item.name in notice for item in data)

@@ -1,4 +1,4 @@
-"""The command line: `detok stream`, `detok explain`, `detok demo`."""
+"""The command line: `detok stream`, `detok explain`, `detok demo`, `detok serve`."""
 
 import argparse
 import errno
@@ -11,6 +11,7 @@ from typing import BinaryIO, TextIO
 
 from detok import DecodeStream, DetokError, Tokenizer, TokenizerLoadError, UnknownTokenError, __version__
 from detok._ids import IdInputError, Update, read_updates
+from detok.serve.command import add_arguments, run
 from detok.view.steps import Step, step
 from detok.view.text import EventWriter, TextWriter
 
@@ -80,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"detok {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="stream | explain | demo")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="stream | explain | demo | serve")
 
     stream = commands.add_parser(
         "stream", help="decode token ids as they arrive", description="Decodes ids as they arrive."
@@ -130,6 +131,15 @@ def _parser() -> argparse.ArgumentParser:
         help="tokens a second of a recorded stream on a terminal, 0 for no pause (default: 30)",
     )
     demo.set_defaults(run=_demo)
+
+    serve = commands.add_parser(
+        "serve",
+        help="OpenAI's API over HTTP, in front of recorded streams or an engine",
+        description="Serves /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics over HTTP, and a "
+        "page at / that shows a stream as it comes. Needs detok[serve].",
+    )
+    add_arguments(serve)
+    serve.set_defaults(run=_serve)
     return parser
 
 
@@ -275,6 +285,14 @@ def _demo_engine(arguments: argparse.Namespace) -> int:
         live = _wants_colour(sys.stdout)
         right = serve(engine, demo_tokenizer(), sys.stdout, max_tokens=arguments.max_tokens, live=live)
     return OK if right else BAD_DATA
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    try:
+        run(arguments)
+    except (ModuleNotFoundError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    return OK
 
 
 # ---------------------------------------------------------------- arguments and input

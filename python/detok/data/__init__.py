@@ -2,13 +2,16 @@
 
 import gzip
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from detok import Tokenizer
+from detok import PositionLogprobs, Tokenizer, TokenLogprob
 
-__all__ = ["RecordedStream", "demo_streams", "demo_tokenizer"]
+__all__ = ["RecordedStream", "demo_chat", "demo_logprobs", "demo_streams", "demo_tokenizer"]
+
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +45,36 @@ def demo_streams() -> dict[str, RecordedStream]:
         row["name"]: RecordedStream(**{**row, "prompt_ids": tuple(row["prompt_ids"]), "ids": tuple(row["ids"])})
         for row in rows
     }
+
+
+@cache
+def demo_logprobs() -> dict[str, list[PositionLogprobs | None]]:
+    """By name of a stream, what the model made of each token of its prompt and then of its answer: how likely it was,
+    and the five likeliest tokens. The first of a prompt has none."""
+    lines = gzip.decompress((files(__name__) / "smollm2_logprobs.jsonl.gz").read_bytes()).splitlines()
+    streams = demo_streams()
+    positions = {}
+    for row in map(json.loads, lines):
+        stream = streams[row["name"]]
+        tokens = zip(stream.prompt_ids + stream.ids, row["positions"], strict=True)
+        positions[stream.name] = [_position(token_id, *given) if given else None for token_id, given in tokens]
+    return positions
+
+
+def _position(
+    token_id: int, logprob: float, rank: int, likeliest: list[int], logprobs: list[float]
+) -> PositionLogprobs:
+    top = zip(likeliest, logprobs, range(1, len(likeliest) + 1), strict=True)
+    return PositionLogprobs(TokenLogprob(token_id, logprob, rank), [TokenLogprob(*entry) for entry in top])
+
+
+def demo_chat(messages: Sequence[Mapping[str, str]]) -> str:
+    """A chat with SmolLM2 as the model was trained to read it, up to where the answer begins.
+
+    Each message has a `role` and a `content`. A chat that does not begin with the role `system` begins with the system
+    message of the training.
+    """
+    if not messages or messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": SYSTEM}, *messages]
+    turns = (f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in messages)
+    return "".join(turns) + "<|im_start|>assistant\n"

@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import Protocol, TextIO
 
 from detok import BatchDecoder, TextDecodeOptions, Tokenizer
+from detok.data import demo_chat
 from detok.view.cells import count
 from detok.view.rows import Rows
 
@@ -26,10 +27,7 @@ PROMPTS = (
 
 def chat(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """The ids of a chat with SmolLM2 that begins with this prompt, up to where the answer begins."""
-    return tokenizer.encode(
-        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-        f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-    )
+    return tokenizer.encode(demo_chat([{"role": "user", "content": prompt}]))
 
 
 class Engine(Protocol):
