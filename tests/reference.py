@@ -446,6 +446,9 @@ class Vocabulary:
     one_shot: Callable[[list[tuple[int, Token]]], list[Cell]] | None = None
     numbering_differs: bool = False  # the file names other ids for added tokens than they get
     bytewise: bool = False  # each broken byte has a U+FFFD of its own
+    added: Mapping[int, bool] = field(
+        default_factory=dict
+    )  # those of `added_tokens`: whether the last entry says special
 
     @classmethod
     def from_json(
@@ -466,6 +469,7 @@ class Vocabulary:
         normalized: dict[int, str] = {}
         specials: set[str] = set()
         added_ids: dict[str, int] = {}
+        added: dict[int, bool] = {}
         next_id = len(model)
         differs = False
         for entry in data.get("added_tokens") or ():
@@ -485,6 +489,7 @@ class Vocabulary:
                 specials.add(content)
             added_ids[content] = token_id
             contents[token_id] = content
+            added[token_id] = entry["special"]
 
         literal = "D2" not in rules
         tokens = {token_id: Token(text, text, special=text in specials) for token_id, text in strings.items()}
@@ -512,7 +517,7 @@ class Vocabulary:
         # Where an added token takes the id of another, the other's name leads nowhere.
         names = {name: token_id for name, token_id in {**id_of, **added_ids}.items() if tokens[token_id].name == name}
         bytewise = '"ByteFallback"' in json.dumps(data.get("decoder"))
-        return cls(tokens, names, run, probes, one_shot, differs, bytewise)
+        return cls(tokens, names, run, probes, one_shot, differs, bytewise, added)
 
     @classmethod
     def from_token_bytes(cls, tokens: Sequence[bytes | None], special_token_ids: Iterable[int] = ()) -> Vocabulary:
@@ -592,6 +597,23 @@ class Vocabulary:
         hidden = self.hidden(skip_special_tokens, keep_special_tokens)
         shown = [(n, self.tokens[i]) for n, i in enumerate(token_ids) if i in self.tokens and i not in hidden]
         return text_of((self.one_shot or self.run)(shown))
+
+
+def cells_of_last(vocabulary: Vocabulary, before: Iterable[Token], token: Token) -> list[Cell]:
+    """The characters that a token is part of, if it comes behind others and nothing comes behind it."""
+    cells = vocabulary.run([(PROMPT, other) for other in before] + [(0, token)])
+    return [cell for cell in cells if 0 in cell.sources]
+
+
+def given_bytes(cells: Iterable[Cell]) -> bytes:
+    return b"".join(cell.bytes_from(0) for cell in cells)
+
+
+def token_bytes(vocabulary: Vocabulary, token_id: int) -> bytes:
+    """The token's own bytes, as it gives them in the middle of text."""
+    if token_id not in vocabulary.tokens:
+        return b""
+    return given_bytes(cells_of_last(vocabulary, [Token("x", data=b"x")], vocabulary.tokens[token_id]))
 
 
 def check_ids(token_ids: Sequence[int], known: Mapping[int, Any] | None, unknown_ids: str) -> list[int]:

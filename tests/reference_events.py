@@ -7,12 +7,11 @@ fail works on a copy, which takes the original's place at the end.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reference import (
-    PROMPT,
     Cell,
     DecodedText,
     DecodeStream,
@@ -20,16 +19,19 @@ from reference import (
     ExactDecoder,
     StateError,
     StreamFinishedError,
-    Token,
     UnknownTokenError,
     Vocabulary,
     WindowVocabulary,
     boundaries,
     byte_len,
+    cells_of_last,
     check_ids,
+    given_bytes,
     text_of,
+    token_bytes,
     utf8_cells,
 )
+from reference_sections import CONTENT, Marker, Scan, Sections
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 FRAGMENTS = ("openai", "empty", "replacement")
@@ -120,6 +122,8 @@ class Options:
     include_stop_str_in_output: bool = False
     min_tokens: int = 0
     min_bytes_to_buffer: int = 0
+    sections: Sequence[Marker] = ()
+    stop_scope: str | None = None
     unknown_ids: str = "error"
     fragments: str = "openai"
 
@@ -135,6 +139,9 @@ class Options:
             raise ValueError("a number is negative")
         if self.fragments not in FRAGMENTS:
             raise ValueError(f"fragments is one of {FRAGMENTS}")
+        names = [CONTENT, *(marker.name for marker in self.sections)] if self.sections else []
+        if self.stop_scope is not None and self.stop_scope not in names:
+            raise ValueError("stop_scope is none of the sections")
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -241,6 +248,9 @@ class HoldingStream(DecodeStream):
             unknown_ids=options.unknown_ids,
         )
 
+        scoped = options.stop_scope is not None and options.stops
+        self.sections = Sections(vocabulary, options.sections, prompt) if scoped else None
+
     def fork(self) -> HoldingStream:
         other = copy.copy(self)
         other.token_ids, other.arrived = list(self.token_ids), list(self.arrived)
@@ -251,9 +261,46 @@ class HoldingStream(DecodeStream):
         return byte_len(self.now.text)
 
     def cutoff(self) -> int:
-        held = 0 if self.options.include_stop_str_in_output else held_bytes(self.now.text, self.options.stops)
-        limit = max(0, self.text_bytes - max(held, self.options.min_bytes_to_buffer))
+        begin, end = self.open_stretch()
+        text = self.now.text.encode()[begin:end].decode()
+        held = 0 if self.options.include_stop_str_in_output else held_bytes(text, self.options.stops)
+        limit = max(0, min(end - held, self.text_bytes - self.options.min_bytes_to_buffer))
         return max(edge for edge in boundaries(self.now.text) if edge <= limit)
+
+    # -------- where stops are looked for
+
+    def scan(self, final: bool) -> tuple[Scan, int]:
+        """The sections of all that is certain, and how much of their text is the prompt's."""
+        records = self.records(self.now)
+        decoded = DecodedText(self.now.text, records[: [*records, None].index(None)])
+        return self.sections.scan(decoded, final=final), byte_len(self.sections.prompt.text)
+
+    def stretches(self, *, final: bool) -> list[tuple[int, int]]:
+        """The text that may have stops, as far as that is decided."""
+        if self.sections is None:
+            return [(0, self.text_bytes)]
+        scan, prompt = self.scan(final)
+        parts = [part for part in scan.parts if part.section == self.options.stop_scope and not part.is_marker]
+        return [(max(0, part.start.byte - prompt), max(0, part.end.byte - prompt)) for part in parts]
+
+    def open_stretch(self) -> tuple[int, int]:
+        """What of the text a stop may have begun in; behind it is what may become such text."""
+        if self.sections is None:
+            return 0, self.text_bytes
+        scan, prompt = self.scan(False)
+        last = scan.parts[-1]
+        if last.section != self.options.stop_scope:
+            return self.text_bytes, self.text_bytes
+        return max(0, last.start.byte - prompt), max(0, last.end.byte - prompt)
+
+    def completions(self, *, final: bool = False) -> Iterator[tuple[str, int, int]]:
+        """(stop, start, end) of all stops that are certain, the one that ends first in front."""
+        for begin, stretch_end in self.stretches(final=final):
+            text = self.now.text.encode()[begin:stretch_end].decode()
+            searched = 0
+            while found := first_completion(text, searched, self.options.stops):
+                stop, start, searched = found
+                yield stop, begin + start, begin + searched
 
 
 # ---------------------------------------------------------------- one request: ids -> text until a stop
@@ -271,6 +318,7 @@ class Generation:
         self.finished = False
         self.tail = DecodedText()  # the last chunk
         self.first_cut_token: int | None = None
+        self.passed = 0  # stops that were certain, and did not count
 
     def fork(self) -> Generation:
         other = copy.copy(self)
@@ -299,13 +347,11 @@ class Generation:
         may_stop = index + 1 > self.options.min_tokens
         self.kept.append(token_id)
         if may_stop and token_id in self.options.stop_token_ids:
-            self.stop_at_token(token_id, index)
+            if not self.stop_at_text(final=True):
+                self.stop_at_token(token_id, index)
         elif not terminal:
-            searched = self.stream.text_bytes
             self.stream.push_token(token_id)
-            found = first_completion(self.stream.now.text, searched, self.options.stops)
-            if found and may_stop:
-                self.stop_at_text(*found, index)
+            self.stop_at_text()
 
     def stop_at_token(self, token_id: int, index: int) -> None:
         if self.options.include_stop_str_in_output:
@@ -313,11 +359,26 @@ class Generation:
         self.end()
         self.match = StopMatch(token_id, self.stream.text_bytes, index)
 
-    def stop_at_text(self, stop: str, start: int, end: int, index: int) -> None:
+    def stop_at_text(self, *, final: bool = False) -> bool:
+        """Ends where a stop is that the last token made certain, if that token is not one of the first."""
+        index = len(self.kept) - 1
+        found = list(self.stream.completions(final=final))
+        new, self.passed = found[self.passed :], len(found)
+        if not new or index + 1 <= self.options.min_tokens:
+            return False
+        stop, start, end = new[0]
         cut = end if self.options.include_stop_str_in_output else start
-        everything = self.end(cut)
-        self.match = StopMatch(stop, cut, index, everything.records[index].cut)
-        self.first_cut_token = next((n for n, record in enumerate(everything.records) if record.cut), None)
+        records = self.end(cut).records
+        self.match = StopMatch(stop, cut, index, index < len(records) and records[index].cut)
+        self.first_cut_token = next((n for n, record in enumerate(records) if record.cut), None)
+        return True
+
+    def finish(self) -> None:
+        """The end, unless a stop turns out to have come before it."""
+        if self.finished:
+            raise StreamFinishedError("the request has ended")
+        if not self.stop_at_text(final=True):
+            self.end()
 
     def end(self, cut: int | None = None) -> DecodedText:
         if self.finished:
@@ -340,23 +401,6 @@ class Generation:
 
 
 # ---------------------------------------------------------------- logprob texts
-
-
-def cells_of_last(vocabulary: Vocabulary, before: Iterable[Token], token: Token) -> list[Cell]:
-    """The characters that a token is part of, if it comes behind others and nothing comes behind it."""
-    cells = vocabulary.run([(PROMPT, other) for other in before] + [(0, token)])
-    return [cell for cell in cells if 0 in cell.sources]
-
-
-def given_bytes(cells: Iterable[Cell]) -> bytes:
-    return b"".join(cell.bytes_from(0) for cell in cells)
-
-
-def token_bytes(vocabulary: Vocabulary, token_id: int) -> bytes:
-    """The token's own bytes, as it gives them in the middle of text."""
-    if token_id not in vocabulary.tokens:
-        return b""
-    return given_bytes(cells_of_last(vocabulary, [Token("x", data=b"x")], vocabulary.tokens[token_id]))
 
 
 def token_text(stream: DecodeStream, before: Sequence[int], token_id: int, fragments: str) -> str:
@@ -473,15 +517,15 @@ class RequestDecoder:
     def delta(self, generation: Generation, update: EngineUpdate) -> list[TextDelta]:
         before = len(generation.kept)
         count = generation.take(update.token_ids, last_is_terminal=update.last_is_terminal(self.options))
+        if update.finish_reason is not None and not generation.finished:
+            generation.finish()
         # Nothing below fails.
         self.generation = generation
         self.cached = max(self.cached, update.cached_token_count)
         self.kv = self.kv if update.kv_transfer_params is None else update.kv_transfer_params
         self.sampled = self.joined(self.sample(update, before, count))
         finished = None
-        if generation.finished or update.finish_reason is not None:
-            if not generation.finished:
-                generation.end()
+        if generation.finished:
             finished = self.outcome(generation, update, list(update.token_ids[count:]))
         elif not self.intermediate:
             return []
@@ -600,8 +644,10 @@ class BatchDecoder:
         for slot in slots:
             chunk = DecodedText()
             try:
-                self.slot(slot).end()
+                self.slot(slot).finish()
                 chunk = self.slot(slot).tail
+                if self.slot(slot).match:
+                    out.stopped[slot] = self.slot(slot).match
             except DetokError as error:
                 out.errors[slot] = error
             out.chunks.append(chunk)

@@ -18,36 +18,37 @@ import pytest
 import small_tokenizers as small
 from assets import path as asset
 from conftest import DATA, load_oracle, load_tokenizer
+from detok.adapters.openai import ChatCompletionBuilder, CompletionBuilder, SseReader
 from engine import Outcome, places, requested, serve, transcript, updates
 from helpers import CountedId, CountingDecoder, bytewise, groupings, lossy, ones, replay, same
+from openai_shapes import HEAD, choices_of, joined
 from small_tokenizers import Piece
 
 ROWS = {row["id"]: row for row in json.loads((DATA / "reported_faults.json").read_text(encoding="utf-8"))}
 
 # Rows that wait for a part of the library: what they need, and the name that will bring it.
 NOT_YET = {
-    **dict.fromkeys(["B108", "B122"], ("reasoning markers", "SectionSplitter")),
-    **dict.fromkeys(["B94", "B96", "B98", "B99"], ("tokens counted per section", "SectionSplitter")),
     **dict.fromkeys(["B127", "B133"], ("a stream that pickles", "DecodeStream.snapshot")),
     "B129": ("a stream that forks", "DecodeStream.__copy__"),
-    "B170": ("chunks of a server's API", "CompletionBuilder"),
-    **dict.fromkeys(["B164", "B166", "B168", "B171", "B177"], ("chunks of a server's API", "ChatCompletionBuilder")),
-    **dict.fromkeys(["B173", "B175"], ("chunks with a reasoning field", "ChatCompletionBuilder")),
 }
 # Rows with stops, logprobs or usage: run as requests.
 AS_REQUESTS = [
     *("B42", "B46", "B56", "B59", "B61", "B63", "B64", "B66", "B68", "B69", "B71", "B73", "B74", "B76", "B78"),
     *("B79", "B81", "B83", "B84", "B86", "B88", "B89", "B91", "B93", "B101", "B103"),
 ]
+# Rows of a server's API, or with markers of sections: run as chunks of it.
+AS_CHUNKS = [
+    *("B94", "B96", "B98", "B99", "B108", "B164", "B166", "B168", "B170", "B171", "B173", "B175", "B177"),
+]
 # Rows that a table of values cannot hold: a test below carries the id.
-BY_HAND = ["B28", "B33", "B35", "B41", "B114", "B116", "B117", "B119", "B121", "B124", "B125", "B131"]
-FROM_FILE = [name for name in ROWS if name not in NOT_YET and name not in BY_HAND and name not in AS_REQUESTS]
+BY_HAND = ["B28", "B33", "B35", "B41", "B114", "B116", "B117", "B119", "B121", "B122", "B124", "B125", "B131"]
+FROM_FILE = [name for name in ROWS if name not in {*NOT_YET, *BY_HAND, *AS_REQUESTS, *AS_CHUNKS}]
 
 
 def test_every_row_is_covered_or_waits():
     assert len(ROWS) == 110
-    assert set(FROM_FILE) | set(AS_REQUESTS) | set(BY_HAND) | set(NOT_YET) == set(ROWS)
-    assert len(FROM_FILE) + len(AS_REQUESTS) + len(BY_HAND) + len(NOT_YET) == len(ROWS)
+    ways = [FROM_FILE, AS_REQUESTS, AS_CHUNKS, BY_HAND, NOT_YET]
+    assert sorted(name for way in ways for name in way) == sorted(ROWS)
     here = {name.split("_")[1].upper() for name in globals() if name.startswith("test_b")}
     assert set(BY_HAND) <= here
     assert len(FROM_FILE) > 50
@@ -76,6 +77,17 @@ REQUEST_READ = {
 }
 # Names of tokens play no part in offsets, no text is echoed, usage is always there.
 REQUEST_TOLD = {"return_tokens_as_token_ids", "echo", "continuous_usage"}
+# What the runner of chunks does with theirs.
+CHUNKS_CHECKED = {
+    *("expect_text", "expect_reasoning", "expect_usage", "expect_chunks", "expect_content_chunks"),
+    *("expect_finish_values", "expect_logprob_keys", "expect_entries_per_delta"),
+}
+CHUNKS_READ = {
+    *("special", "added", "eos", "steps", "finish", "prompt_text", "reasoning", "skip_special_tokens", "logprobs"),
+    *("stream", "transport_split"),
+}
+# Usage runs only where it is asked to; nothing is encoded.
+CHUNKS_TOLD = {"continuous_usage", "canonical_ids_for_text"}
 # `finish` has one way here (flush), clean-up and blanks between specials are never made, encoding is not the stream's.
 TOLD = {
     *("reference", "finish", "spaces_between_special_tokens", "clean_up_tokenization_spaces", "byte_alphabet_hit"),
@@ -92,6 +104,11 @@ def test_every_option_of_a_row_is_known():
         keys = set(options(ROWS[name]))
         assert keys & REQUEST_CHECKED, name
         known = REQUEST_CHECKED | REQUEST_READ | REQUEST_TOLD
+        assert keys <= known, (name, keys - known)
+    for name in AS_CHUNKS:
+        keys = set(options(ROWS[name]))
+        assert keys & CHUNKS_CHECKED, name
+        known = CHUNKS_CHECKED | CHUNKS_READ | CHUNKS_TOLD
         assert keys <= known, (name, keys - known)
 
 
@@ -486,8 +503,8 @@ def scores(built: Built, group: list[int]) -> list[dict[int, float]] | None:
     return [{i: -1.0} | dict.fromkeys([o for o in built.ids if o != i][:others], -2.0) for i in group]
 
 
-def lines(built: Built, groups: list[list[int]]) -> list[detok.EngineUpdate]:
-    finish = options(ROWS[built.row]).get("finish", "length")
+def lines(built: Built, groups: list[list[int]], finish: str = "length") -> list[detok.EngineUpdate]:
+    finish = options(ROWS[built.row]).get("finish", finish)
     last = detok.EngineUpdate(finish_reason=ENDS.get(finish, finish))
     return [*(detok.EngineUpdate(group, logprobs=scores(built, group)) for group in groups), last]
 
@@ -590,6 +607,97 @@ def test_b71_the_order_of_tokens_decides(tmp_path):
         choice = detok.TextDecodeOptions(stop=ROWS["B71"]["stop"], stop_token_ids=[end])
         outcome = serve(built.load(tmp_path), updates([[one, end, two, stop]]), choice)
         assert (outcome.text, outcome.stop) == (options(ROWS["B71"])["expect_text"], end)
+
+
+# ------------------------------------------------------------------ chunks
+
+
+def build_behind_markers(name: str) -> list[Built]:
+    """The row behind its prompt, which may have opened a section."""
+    row, given = ROWS[name], options(ROWS[name])
+    prompt = given.get("prompt_text", "")
+    if not prompt and given.get("reasoning", {}).get("open_in_prompt"):
+        prompt = given["reasoning"]["start"]
+    if prompt:
+        row = row | {"options": given | {"context_token_bytes": [prompt.encode().hex()]}}
+    return BUILDERS[row["family"]](row)
+
+
+CHUNKED = [built for name in AS_CHUNKS for built in build_behind_markers(name)]
+
+
+def markers(given: dict) -> list[detok.Marker]:
+    if "reasoning" not in given:
+        return []
+    told = given["reasoning"]
+    return [detok.Marker("reasoning", told["start"], told["end"], reopen=told.get("reopen", False))]
+
+
+def builder_of(built: Built, tokenizer: detok.Tokenizer) -> CompletionBuilder | ChatCompletionBuilder:
+    given = options(ROWS[built.row])
+    if given.get("stream") == "completions":
+        return CompletionBuilder(tokenizer, **HEAD, logprobs=given["logprobs"])
+    return ChatCompletionBuilder(tokenizer, **HEAD, logprobs="logprobs" in given, reasoning=markers(given))
+
+
+@pytest.mark.parametrize("built", CHUNKED, ids=str)
+def test_row_as_chunks(built, tmp_path):
+    row, given = ROWS[built.row], options(ROWS[built.row])
+    tokenizer = built.load(tmp_path)
+    eos = [built.ids[int(at)] for at in given.get("eos", [])]
+    skip = given.get("skip_special_tokens", True)
+    choice = detok.TextDecodeOptions(stop=row["stop"], stop_token_ids=eos, skip_special_tokens=skip)
+    bodies = []
+    for groups in [in_steps(built), *groupings(built.ids, built)]:
+        request, builder = detok.RequestDecoder(tokenizer, built.prompt, choice), builder_of(built, tokenizer)
+        wire = b""
+        for update in lines(built, groups, finish="stop"):
+            for event in request.push(update):
+                wire += builder.push_sse(event)
+            if request.is_finished:
+                break
+        # However the bytes are cut on their way.
+        reader = SseReader()
+        chunks = [chunk for byte in wire for chunk in reader.push(bytes([byte]))]
+        if not bodies:
+            check_chunks(built, choices_of(chunks))
+        bodies.append(builder.body())
+        (answer,) = bodies[-1]["choices"]
+        assert joined(chunks)["logprobs"] == answer["logprobs"]
+        assert bodies[-1] == bodies[0]
+    message = answer.get("message")
+    if "expect_text" in given:
+        assert message["content"] == given["expect_text"]
+    if "expect_reasoning" in given:
+        assert message["reasoning_content"] == given["expect_reasoning"]
+    if "expect_usage" in given:
+        usage = bodies[0]["usage"]
+        details = usage["completion_tokens_details"]
+        assert {"completion_tokens": usage["completion_tokens"], **details} == given["expect_usage"]
+
+
+def check_chunks(built: Built, choices: list[dict[str, Any]]) -> None:
+    """What the row says of single chunks."""
+    given = options(ROWS[built.row])
+    deltas = [choice["delta"] for choice in choices if "delta" in choice]
+    texts = [delta["content"] for delta in deltas if delta.get("content")]
+    if "expect_chunks" in given:
+        *words, end = given["expect_chunks"]
+        reason = end.removeprefix("finish:").removesuffix(",delta={}")
+        assert ["role" if "role" in delta else delta["content"] for delta in deltas[:-1]] == words
+        assert (deltas[-1], choices[-1]["finish_reason"]) == ({}, reason)
+    if "expect_content_chunks" in given:
+        assert len(texts) == given["expect_content_chunks"]
+    if "expect_finish_values" in given:
+        reasons = [choice["finish_reason"] for choice in choices]
+        assert list(dict.fromkeys(reasons)) == given["expect_finish_values"]
+    entries = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+    if "expect_logprob_keys" in given:
+        assert entries
+        assert all(list(entry) == given["expect_logprob_keys"] for entry in entries)
+    if "expect_entries_per_delta" in given:
+        assert [len(entry["content"]) for entry in entries] == given["expect_entries_per_delta"]
+        assert len(texts) == len(entries)
 
 
 # Rows whose expectation is not that of `tokenizers`, by deviation. (B32 is under D1 too: there both say the same.)
@@ -827,6 +935,22 @@ def test_b119_added_tokens_cost_nothing(tmp_path):
 def test_b121_skipping_specials_is_a_look_up(tmp_path):
     steady("B121", tmp_path, ["ab", None])
     assert_no_growth("B121")
+
+
+def test_b122_markers_are_searched_for_in_new_text_only(tmp_path):
+    """Nothing is held, and each token's text leaves at once, wherever in a section of 40,000 tokens it is."""
+    given = options(ROWS["B122"])
+    for built in build_behind_markers("B122"):
+        tokenizer = built.load(tmp_path)
+        splitter = detok.SectionSplitter(tokenizer, markers(given), prompt_token_ids=built.prompt)
+        stream = detok.DecodeStream(tokenizer, built.prompt, keep_output=False)
+        for count, token_id in enumerate(built.ids, 1):
+            stream.push_token(token_id)
+            ((section, piece),) = splitter.push(stream.next_chunk())
+            assert (section, piece.text, len(piece.attributions)) == ("reasoning", "think ", 1)
+            assert splitter.token_counts["reasoning"] == count
+        assert splitter.finish() == []
+        assert len(built.ids) == given["repeat_tokens"]
 
 
 def test_b124_only_the_tail_of_a_prompt_is_read(tmp_path):

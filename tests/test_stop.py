@@ -180,6 +180,39 @@ NO_SIGNS = {
     }.items()
 }
 
+# Stops of one section. Text that may be a marker waits, and a stop in it is complete with the token that tells.
+THINK = detok.Marker("reasoning", "<|think|>", "<|/think|>")
+NOTE = detok.Marker("note", "((", "))", reopen=True)
+THOUGHT = ["<|think|>", "a", "x", "b", "<|/think|>", "c", "x"]
+
+
+def scoped(scope: str | None, *sections: detok.Marker) -> dict[str, Any]:
+    return {"sections": sections, "stop_scope": scope}
+
+
+SCOPED = {
+    "outside only": row(THOUGHT, "x", ["", "a", "x", "b", "", "c", ""], "x", **scoped("content", THINK)),
+    "inside only": row(THOUGHT, "x", ["", "a", ""], "x", **scoped("reasoning", THINK)),
+    "inside a section that never comes": row([*"axb"], "x", [*"axb", ""], **scoped("reasoning", THINK)),
+    "everywhere": row(THOUGHT, "x", ["", "a", ""], "x", **scoped(None, THINK)),
+    "not around a section": row(
+        ["a", "<|think|>", "<|/think|>", "b"], "ab", ["", "a", "", "b", ""], **scoped("content", THINK)
+    ),
+    "not out of a section": row(
+        ["<|think|>", "a", "<|/think|>", "b"], "ab", ["", "", "a", "b", ""], **scoped("reasoning", THINK)
+    ),
+    "a marker is in no section": row(
+        ["a", "(", "(", "b", ")", ")", "c"], "(", ["a", "", "((", "b", ")", ")", "c", ""], **scoped("content", NOTE)
+    ),
+    "no marker after all": row(["a", "(", "b"], "(", ["a", "", ""], "(", **scoped("content", NOTE)),
+    "no marker after all, included": row(
+        ["a", "(", "b"], "(", ["a", "", "("], "(", **scoped("content", NOTE), **INCLUDE
+    ),
+    "not among the first tokens": row(
+        [*"axbx"], "x", ["a", "x", "b", ""], "x", min_tokens=2, **scoped("content", THINK)
+    ),
+}
+
 ROWS = {
     f"{part}: {name}": each
     for part, table in {
@@ -190,6 +223,7 @@ ROWS = {
         "early": EARLY,
         "where": WHERE,
         "signs": SIGNS | NO_SIGNS,
+        "scoped": SCOPED,
     }.items()
     for name, each in table.items()
 }
@@ -252,6 +286,21 @@ def test_row_in_any_grouping(name):
             assert got.finished.dropped_token_ids == ids[len(got.sampled) : pushed]
             cuts = [i for i, a in enumerate(at_once.attributions) if a.cut]
             assert got.finished.first_cut_token == (cuts[0] if cuts else None)
+
+
+@pytest.mark.parametrize(("tokens", "end"), [([*"a("], {}), ([*"a(", "<|end|>"], {"stop_token_ids": [2]})])
+def test_what_may_be_a_marker_is_none_at_the_end(tokens, end):
+    """So a stop in it has come, before a stop id too."""
+    tokenizer, ids = vocabulary(*tokens)
+    options = detok.TextDecodeOptions(stop="(", **scoped("content", NOTE), **end)
+    outcome = serve(tokenizer, updates(ones(ids)), options)
+    assert (outcome.text, outcome.reason, outcome.sampled) == ("a", ("stop", "("), ids)
+    batch = detok.BatchDecoder(tokenizer, options)
+    slot = batch.add()
+    for token_id in ids:
+        step = batch.step([slot], [token_id])
+    last = step if end else batch.finish([slot])
+    assert (last.texts, last.stopped[slot].stop) == ([""], "(")
 
 
 # ------------------------------------------------------------------ every split

@@ -309,10 +309,14 @@ impl Generation {
     fn push_one(&mut self, id: TokenId, has_text: bool) -> Result<Option<Stopped>, Error> {
         let counts = self.stops_count();
         if self.ends_at_token(id) {
+            self.kept_tokens += 1;
+            // What is not certain yet may have a stop string, which came first.
+            if let Some(completion) = self.search_scope(counts, true) {
+                return self.end_at_string(completion).map(Some);
+            }
             if self.options.include_stop {
                 self.stream.push_token(id)?;
             }
-            self.kept_tokens += 1;
             return self.end_at_token(id).map(Some);
         }
         self.kept_tokens += 1;
@@ -342,8 +346,8 @@ impl Generation {
         })
     }
 
-    /// Looks for a stop in the text of which it is certain by now that it lies in scope, or, at the
-    /// end, that it is no marker.
+    /// Looks for a stop in the text of which it is certain by now that it lies in scope. At the end,
+    /// what may be a marker is none, and nothing behind it is looked at.
     fn search_scope(&mut self, counts: bool, at_end: bool) -> Option<Completion> {
         let mut scope = self.scope.take()?;
         let mut found = None;
@@ -357,7 +361,9 @@ impl Generation {
             }
             start = end;
         }
-        self.scope = Some(scope);
+        if !at_end {
+            self.scope = Some(scope);
+        }
         found
     }
 
@@ -375,10 +381,7 @@ impl Generation {
     }
 
     fn end_at_token(&mut self, id: TokenId) -> Result<Stopped, Error> {
-        // What was not certain before this token may be a stop string that came first.
-        if let Some(stopped) = self.finish()? {
-            return Ok(stopped);
-        }
+        self.end()?;
         let rest = self.rest.as_ref().map_or(0, |rest| rest.text.len());
         Ok(Stopped {
             stop_match: StopMatch {
@@ -409,7 +412,9 @@ impl Generation {
         let cut_here = records.iter().position(|record| record.cut);
         let cut_here = cut_here.map(|at| self.handed.count + at as u64);
         let cut_before = self.handed.last_visible.filter(|_| head > local);
-        let completing = records.last();
+        // A token that only ends the text has no record.
+        let is_recorded = self.handed.count + records.len() as u64 == self.kept_tokens;
+        let completing = records.last().filter(|_| is_recorded);
         let stopped = Stopped {
             first_cut_token: cut_before.or(cut_here),
             stop_match: StopMatch {
@@ -434,10 +439,15 @@ impl Generation {
         if let Some(completion) = self.search_scope(counts, true) {
             return self.end_at_string(completion).map(Some);
         }
+        self.end()?;
+        Ok(None)
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
         let (rest, _) = self.stream.finish(None)?;
         self.rest = rest.map(Box::new);
         self.ended = true;
-        Ok(None)
+        Ok(())
     }
 
     /// Bytes at the end of the text that must wait.
