@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import openai
 from detok import EngineUpdate, Marker, Tokenizer
+from detok.adapters.openai.chat import Splitter
 from detok.data import demo_tokenizer
 from detok.serve.app import create_app
 from detok.serve.engine import Engine, Message, SamplingParams, UpdateQueue
@@ -52,12 +53,13 @@ def served(
     limits: Limits | None = None,
     reasoning: Sequence[Marker] = (),
     *,
+    splitter: Callable[[Sequence[int]], Splitter] | None = None,
     grace: int = 0,
     send_buffer: int | None = None,
 ) -> Iterator[Served]:
     """A server, until the end of the `with`; `send_buffer` is how much a socket holds for a reader that lags."""
     engine = engine or ReplayEngine()
-    app = create_app(engine, limits, reasoning=reasoning)
+    app = create_app(engine, limits, reasoning=reasoning, splitter=splitter)
     server = Server(app, grace=grace)
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listening:
         if send_buffer is not None:

@@ -16,10 +16,12 @@ import pytest
 from adapters import imports_no_engine
 from conftest import load_oracle, load_tokenizer, read_jsonl
 from detok.adapters.harmony import HarmonyDelta, HarmonyParser, HarmonySections, package
+from detok.adapters.openai import ChatCompletionBuilder
 from engine import vocabulary
 from helpers import groupings, ones
 from hypothesis import given
 from hypothesis import strategies as st
+from openai_shapes import HEAD, choices_of, chunks_of, events_of
 from small_tokenizers import spelled
 
 CONTROLS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")
@@ -418,26 +420,30 @@ def test_both_backends_give_the_messages_of_the_package(harmony: Any):
     assert refused == ["test_does_not_drop_if_ongoing_analysis.txt"]
 
 
-# Tokens between `analysis<|message|>` and the next control token, counted by hand.
+# Counted by hand: the places, read off a numbered list of each stream's tokens, of the first token behind
+# `analysis<|message|>` and of the last one before the next control token, with the texts of both. Each stream has one
+# such message.
 REASONING = {
-    "test_simple_reasoning_response.txt": 18,
-    "test_simple_tool_call.txt": 19,
-    "test_keep_analysis_between_finals.txt": 5,
-    "test_preserve_cot.txt": 21,
-    "20a82297-43f9-4421-bfe5-adfb9d18b42a": 24,
-    "3840a4cc-c0bb-4dde-aa68-dae80f1917c4": 11,
-    "49f581c1-940a-4d1b-9536-3c325957c317": 56,
-    "f0c86d72-cdc7-4d76-b59f-79af124643c1": 13,
+    "test_simple_reasoning_response.txt": (3, "User", 20, "."),
+    "test_simple_tool_call.txt": (3, "User", 21, "."),
+    "test_keep_analysis_between_finals.txt": (36, "thinking", 40, "5"),
+    "test_preserve_cot.txt": (17, "User", 37, "."),
+    "20a82297-43f9-4421-bfe5-adfb9d18b42a": (3, "We", 26, "."),
+    "3840a4cc-c0bb-4dde-aa68-dae80f1917c4": (3, "We", 13, "."),
+    "49f581c1-940a-4d1b-9536-3c325957c317": (3, "User", 58, "."),
+    "f0c86d72-cdc7-4d76-b59f-79af124643c1": (3, "User", 15, "."),
 }
 
 
 @pytest.mark.parametrize("backend", ["native", "openai-harmony"])
 def test_reasoning_tokens_are_counted_alike_for_every_grouping(harmony: Any, backend: Any):
     tokenizer, streams = load_tokenizer("gpt-oss"), recorded()
-    for name, expected in REASONING.items():
-        for groups in groupings(streams[name], name):
+    for name, (first, begins, last, ends) in REASONING.items():
+        ids = streams[name]
+        assert (tokenizer.decode([ids[first]]), tokenizer.decode([ids[last]])) == (begins, ends)
+        for groups in groupings(ids, name):
             parser = HarmonyParser(tokenizer, backend=backend)
-            assert parsed(parser, pushes(tokenizer, groups)).reasoning == expected, name
+            assert parsed(parser, pushes(tokenizer, groups)).reasoning == last - first + 1, name
 
 
 def test_every_grouping_of_a_real_stream_gives_the_same(harmony: Any):
@@ -566,6 +572,67 @@ def test_sections_of_a_chat():
     ]
     assert [(name, text.text) for name, text in sections.finish()] == [("content", "Hi")]
     assert sections.token_counts == {"content": 3, "reasoning": 1, "tool_call": 2, "markers": len(tokens) - 6}
+
+
+# What a chat says of a recorded stream: reasoning, and content; of a call the arguments.
+CHATS = {
+    "test_simple_reasoning_response.txt": (
+        'User asks: "What is 2 + 2?" Simple arithmetic. Provide answer.',
+        "2 + 2 = 4.",
+    ),
+    "test_simple_tool_call.txt": (
+        'User asks: "What is the weather in Tokyo?" We need to use lookup_weather tool.',
+        '{"location": "Tokyo"}',
+    ),
+    "20a82297-43f9-4421-bfe5-adfb9d18b42a": (
+        'We need to call function get_tourist_attractions with city:"Tokyo". This returns a list. Then respond.',
+        '{"city":"Tokyo"}',
+    ),
+    "3840a4cc-c0bb-4dde-aa68-dae80f1917c4": ("We should use the get_current_time_nyc function.", "{}"),
+    "49f581c1-940a-4d1b-9536-3c325957c317": (
+        "User asks: \"How's your day going in NYC?\" The AI isn't in NYC physically; we can answer generically and "
+        "humor. Possibly ask for clarifications? Ask them. There's no mention of a system prompt. We'll respond "
+        "politely, inform that I'm an AI not physical.",
+        "I’m not actually out in NYC … a little brighter!",
+    ),
+    "f0c86d72-cdc7-4d76-b59f-79af124643c1": (
+        "User asks for weather in San Francisco in Celsius. Use function.",
+        '{"location":"San Francisco, CA","unit":"celsius"}',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_a_chat_of_a_recorded_stream(name: str):
+    """Behind a prompt that has nothing of it, or its header."""
+    tokenizer, whole = load_tokenizer("gpt-oss"), recorded()[name]
+    thought, said = CHATS[name]
+    asked = load_oracle("gpt-oss").encode("<|start|>user<|message|>Hi<|end|><|start|>assistant").ids
+    if "…" in said:
+        first, last = said.split(" … ")
+        said = tokenizer.decode(whole[65:])  # behind the header of its second message
+        assert said.startswith(first)
+        assert said.endswith(last)
+    begins, _, ends, _ = REASONING[name]
+
+    def split(prompt: Sequence[int]) -> HarmonySections:
+        return HarmonySections(HarmonyParser(tokenizer, prompt_token_ids=prompt))
+
+    for begin in (0, 3):
+        prompt = [*asked, *whole[:begin]]
+        for groups in groupings(whole[begin:], name):
+            events = events_of(tokenizer, groups, prompt=prompt, alternatives={})
+            builder = ChatCompletionBuilder(tokenizer, **HEAD, splitter=split, logprobs=True)
+            deltas = [choice["delta"] for choice in choices_of(chunks_of(builder, events))]
+            assert "".join(delta.get("reasoning_content", "") for delta in deltas) == thought
+            assert "".join(delta.get("content", "") for delta in deltas) == said
+            fields = [field for delta in deltas[1:] for field in delta]
+            assert fields == sorted(fields, reverse=True)
+            (choice,) = builder.body()["choices"]
+            assert choice["message"] == {"role": "assistant", "content": said, "reasoning_content": thought}
+            assert len(choice["logprobs"]["content"]) == len(whole) - begin
+            counts = builder.usage["completion_tokens_details"]
+            assert counts == {"reasoning_tokens": ends - begins + 1}
 
 
 # ---------------------------------------------------------------- laws

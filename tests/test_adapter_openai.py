@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -16,19 +16,11 @@ from conftest import load_tokenizer, read_jsonl
 from detok import (
     DecodedText,
     EngineUpdate,
-    Finished,
-    FinishReason,
     Marker,
-    PositionLogprobs,
     RequestDecoder,
-    SampledDelta,
     Start,
     TextDecodeOptions,
-    TextDelta,
-    TokenAnchor,
-    TokenAttribution,
     TokenLogprob,
-    TokenUsage,
 )
 from detok.adapters.openai import (
     ChatCompletionBuilder,
@@ -569,24 +561,54 @@ def test_every_sampled_token_has_logprobs_wherever_its_text_goes():
     }
 
 
-@pytest.mark.parametrize("running", [False, True])
-def test_ids_that_a_later_stop_took_back(running):
-    """A stop may be certain only behind tokens that were sampled long ago: they do not count any more."""
-    start = Start([])
-    held = [TextDelta(DecodedText(), SampledDelta([i], [PositionLogprobs(TokenLogprob(i, -1.0))])) for i in (YES, WHY)]
-    record = TokenAttribution(YES, TokenAnchor.zero_width(0))
-    finished = Finished(TokenUsage(0, 1), FinishReason("stop", "yes"))
-    last = TextDelta(DecodedText("", [record]), SampledDelta([], []), finished)
-    builder = make("chat", SPOKEN, logprobs=True, return_token_ids=True, continuous_usage=running)
-    chunks_of(builder, [start, *held, last])
-    (choice,) = builder.body()["choices"]
-    assert choice["token_ids"] == [YES]
-    assert len(choice["logprobs"]["content"]) == 1
-
-
 def test_markers_are_checked_when_a_builder_is_made():
     with pytest.raises(ValueError, match="start"):
         make("chat", SPOKEN, reasoning=[*THINK, Marker("thought", "<think>", "</thought>")])
+
+
+class Alternating:
+    """A splitter whose section changes with every push; the first one depends on the prompt."""
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self.names = ["reasoning", "aside", "tool_call"]
+        self.at = len(prompt) - 1
+        self.token_counts = {"reasoning": 0, "aside": 0, "tool_call": 0, "markers": 0}
+
+    @property
+    def section(self) -> str:
+        return self.names[self.at % 3]
+
+    def push(self, decoded: DecodedText) -> list[tuple[str, DecodedText]]:
+        self.at += 1
+        self.token_counts[self.section] += len(decoded.attributions)
+        return [(self.section, decoded)]
+
+    def finish(self) -> list[tuple[str, DecodedText]]:
+        return [("reasoning", DecodedText("!"))]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_another_splitter(given):
+    """It is made behind the prompt. What it calls reasoning is reasoning, and everything else is content."""
+    prompt = [YES]
+    builder = make("chat", SPOKEN, splitter=Alternating, prompt_token_ids=prompt if given else ())
+    events = events_of(SPOKEN, ones([WHY, YES, WHY, YES, WHY]), prompt=[] if given else prompt)
+    assert shown(builder, events)[1:] == [
+        [{"content": "why"}],
+        [{"content": "yes"}],
+        [{"reasoning_content": "why"}],
+        [{"content": "yes"}],
+        [{"content": "why"}],
+        [{"reasoning_content": "!"}, {}],
+    ]
+    message = {"role": "assistant", "content": "whyyesyeswhy", "reasoning_content": "why!"}
+    assert builder.body()["choices"][0]["message"] == message
+    assert builder.usage == usage(0 if given else 1, 5, reasoning=1)
+
+
+def test_there_is_one_splitter():
+    with pytest.raises(ValueError, match="give one of them"):
+        make("chat", SPOKEN, reasoning=THINK, splitter=Alternating)
 
 
 # ------------------------------------------------------------------ errors

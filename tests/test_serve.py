@@ -15,9 +15,13 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from detok import EngineUpdate
+from conftest import load_tokenizer, read_jsonl
+from detok import EngineUpdate, TokenLogprob
+from detok.adapters.harmony import HarmonyParser, HarmonySections
 from detok.adapters.openai import SseReader
 from detok.data import demo_streams, demo_tokenizer
+from detok.markers import PRESETS
+from detok.serve.app import create_app
 from detok.serve.limits import Limits
 from serving import PATIENCE, WAIT, ClockedEngine, ScriptedEngine, Served, served, until
 
@@ -63,6 +67,46 @@ def test_a_completion_is_the_text_of_its_ids(server, name):
     assert offsets == whole.offsets()[: len(offsets) - len(stopped)] + stopped
     assert len(offsets) == len(recorded.ids) == body.usage.completion_tokens
     assert body.usage.prompt_tokens == len(recorded.prompt_ids)
+
+
+RECORDED = [("smollm2", row["ids"]) for row in read_jsonl("smollm2_streams.jsonl")]
+RECORDED += [(row["tokenizer"], row["ids"]) for row in read_jsonl("server_streams.jsonl")]
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gpt-oss", "qwen3", "mistral-v3"])
+def test_every_recorded_stream_arrives(name):
+    """Deltas joined are the text of the ids at once; every id has its logprobs, and its place behind an echo."""
+    tokenizer, echo = load_tokenizer(name), "né😀"
+    recordings = [ids for own, ids in RECORDED if own == name]
+    assert recordings
+    engine = ScriptedEngine(tokenizer=tokenizer)
+    prompt = tokenizer.encode(echo, add_special_tokens=True)
+    scores = [TokenLogprob(token_id, -1.0) for token_id in prompt]
+    with served(engine) as server:
+        for ids in recordings:
+            updates = [EngineUpdate([token_id], logprobs=[{token_id: -0.5}]) for token_id in ids]
+            updates.append(EngineUpdate(finish_reason="length"))
+            engine.script = (EngineUpdate(prompt_logprobs=scores), *updates)
+            decoded = tokenizer.decode_attributed(ids, prompt_token_ids=prompt)
+            asked: dict[str, Any] = {"model": "scripted", "stream": True, "stop": [" the\x01", "的\x01"]}
+            chunks = server.client.completions.create(**asked, prompt=echo, echo=True, logprobs=1)
+            choices = [chunk.choices[0] for chunk in chunks]
+            text = "".join(choice.text for choice in choices)
+            assert text == echo + decoded.text
+            offsets = [offset for choice in choices if choice.logprobs for offset in choice.logprobs.text_offset]
+            assert offsets[len(prompt) :] == [len(echo) + offset for offset in decoded.offsets()]
+            tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.tokens]
+            for token, offset, token_id in zip(tokens, offsets, [*prompt, *ids], strict=True):
+                is_part = "\ufffd" in token or "\\x" in token
+                assert is_part or tokenizer.is_special(token_id) or text.startswith(token, offset)
+
+            engine.script = tuple(updates)
+            messages: Any = [{"role": "user", "content": echo}]
+            chunks = server.client.chat.completions.create(**asked, messages=messages, logprobs=True)
+            choices = [chunk.choices[0] for chunk in chunks]
+            behind = tokenizer.decode_attributed(ids, prompt_token_ids=engine.render_chat(messages))
+            assert "".join(choice.delta.content or "" for choice in choices) == behind.text
+            assert sum(len(choice.logprobs.content) for choice in choices if choice.logprobs) == len(ids)
 
 
 @pytest.mark.parametrize("name", ["chat", "tokenizer", "sql"])
@@ -148,12 +192,14 @@ def test_the_models_that_are_served(server):
     assert httpx.get(f"{server.url}/health").json() == {"status": "ok", "model": MODEL}
 
 
-def test_sixty_four_streams_at_once(server):
+@pytest.mark.parametrize("stream", [True, False])
+def test_sixty_four_answers_at_once(server, stream):
     async def one(client: openai.AsyncOpenAI, name: str, count: int) -> str:
-        stream = await client.completions.create(
-            model=MODEL, prompt=STREAMS[name].prompt, max_tokens=count, stream=True
+        answer = await client.completions.create(
+            model=MODEL, prompt=STREAMS[name].prompt, max_tokens=count, stream=stream
         )
-        return "".join([chunk.choices[0].text async for chunk in stream])
+        chunks = [chunk async for chunk in answer] if stream else [answer]
+        return "".join(chunk.choices[0].text for chunk in chunks)
 
     async def all_of_them() -> list[str]:
         async with server.aclient() as client:
@@ -165,8 +211,6 @@ def test_sixty_four_streams_at_once(server):
 
 
 def test_reasoning_is_split_from_the_answer():
-    from detok.markers import PRESETS
-
     ids = TOKENIZER.encode("<think>Two and two.</think>Four.")
     updates = [EngineUpdate([token_id]) for token_id in ids]
     with served(ScriptedEngine(*updates, EngineUpdate(finish_reason="length")), reasoning=PRESETS["qwen3"]) as server:
@@ -181,8 +225,6 @@ def test_reasoning_is_split_from_the_answer():
 
 
 def test_stops_can_be_kept_to_a_section():
-    from detok.markers import PRESETS
-
     updates = [EngineUpdate([token_id]) for token_id in TOKENIZER.encode("<think>Two and two.</think>Two: four. And")]
     with served(ScriptedEngine(*updates, EngineUpdate(finish_reason="length")), reasoning=PRESETS["qwen3"]) as server:
         asked: dict[str, Any] = {"model": "scripted", "messages": [{"role": "user", "content": "2 + 2"}], "stop": "wo"}
@@ -200,6 +242,63 @@ def test_stops_can_be_kept_to_a_section():
     with served() as server:
         error = server.post(prompt="x", stop_scope="content").json()["error"]
         assert (error["param"], "knows of none" in error["message"]) == ("stop_scope", True)
+
+
+class GptOss(ScriptedEngine):
+    """Writes a recorded answer of gpt-oss, an id an update."""
+
+    def __init__(self, ids: list[int]) -> None:
+        updates = [EngineUpdate([token_id]) for token_id in ids]
+        super().__init__(*updates, EngineUpdate(finish_reason="stop"), tokenizer=load_tokenizer("gpt-oss"))
+
+    def render_chat(self, messages: Any) -> list[int]:
+        turns = [f"<|start|>{message['role']}<|message|>{message['content']}<|end|>" for message in messages]
+        return self.tokenizer.encode("".join(turns) + "<|start|>assistant")
+
+
+def harmony(engine: ScriptedEngine) -> Any:
+    return lambda prompt: HarmonySections(HarmonyParser(engine.tokenizer, prompt_token_ids=prompt))
+
+
+def test_a_chat_of_gpt_oss_is_split_by_its_channels():
+    recorded = {row["name"]: row.get("ids") for row in read_jsonl("harmony.jsonl")}
+    engine = GptOss(recorded["test_simple_reasoning_response.txt"])
+    thought, said = 'User asks: "What is 2 + 2?" Simple arithmetic. Provide answer.', "2 + 2 = 4."
+    asked: dict[str, Any] = {"model": "scripted", "messages": [{"role": "user", "content": "2 + 2"}]}
+    with served(engine, reasoning=PRESETS["gpt_oss"], splitter=harmony(engine)) as server:
+        create = server.client.chat.completions.create
+        *chunks, last = create(**asked, stream=True, stream_options={"include_usage": True})
+        deltas = [chunk.choices[0].delta for chunk in chunks]
+        assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == thought
+        assert "".join(delta.content or "" for delta in deltas) == said
+        body = create(**asked)
+        message = body.choices[0].message
+        assert (message.reasoning_content, message.content) == (thought, said)
+        assert body.usage == last.usage
+        assert body.usage.completion_tokens_details.reasoning_tokens == 18
+        # Stops go by the markers, in the same sections.
+        begun = 'User asks: "What is 2'
+        for scope, texts in ((None, (begun, "")), ("reasoning", (begun, "")), ("content", (thought, "2"))):
+            message = create(**asked, stop=" +", extra_body={"stop_scope": scope}).choices[0].message
+            assert (message.reasoning_content or "", message.content) == texts
+
+
+def test_a_header_that_no_marker_has_is_read():
+    """The markers know of no text behind the channel; without a splitter this reasoning would be content."""
+    tokenizer = load_tokenizer("gpt-oss")
+    ids = tokenizer.encode("<|channel|>analysis \n<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi")
+    engine = GptOss(ids)
+    for splitter, texts in ((harmony(engine), ("Hm.", "Hi")), (None, ("", "analysis \nHm.Hi"))):
+        with served(engine, reasoning=PRESETS["gpt_oss"], splitter=splitter) as server:
+            asked = {"messages": [{"role": "user", "content": "x"}]}
+            message = server.post("/v1/chat/completions", **asked).json()["choices"][0]["message"]
+            assert (message["reasoning_content"] or "", message["content"]) == texts
+
+
+def test_sections_that_the_tokenizer_does_not_have_are_refused_at_once():
+    engine = ScriptedEngine()
+    with pytest.raises(ValueError, match="is it that of a gpt-oss model"):
+        create_app(engine, reasoning=PRESETS["gpt_oss"], splitter=harmony(engine))
 
 
 # ---------------------------------------------------------------- aborts
@@ -543,6 +642,8 @@ if os.name == "posix":
         (["--max-tokens", "x"], 2, "'x' is no whole number from 0 on"),
         (["--pace", "-1"], 2, "'-1' is no number from 0 on"),
         (["--reasoning", "nobody"], 2, "--reasoning nobody: there are qwen3"),
+        (["--reasoning", "gpt_oss"], 2, "is it that of a gpt-oss model?"),
+        (["--idle-seconds", "-1"], 2, "'-1' is no number from 0 on"),
         (["--engine", "nothing"], 2, "invalid choice: 'nothing'"),
     ],
 )

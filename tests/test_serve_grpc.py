@@ -638,6 +638,21 @@ async def test_a_client_that_cancels_while_it_lags_frees_its_engine():
 
 
 @running
+async def test_a_client_that_does_not_read_is_gone():
+    engine = ClockedEngine([HELLO, WORLD] * 500_000)
+    async with served(engine, Limits(idle_seconds=0.3)) as server:
+        call = server.stream(text="a", response=EVERYTHING)
+        await call.read()
+        await holds(lambda: server.service.open_requests.count == 0)
+        assert [cause for _, cause in engine.aborted] == ["client_gone"]
+        assert server.service.metrics.requests.values == {("grpc_generate_stream", "CANCELLED"): 1}
+        # Should it read on, it is told.
+        code, details, metadata = await refusal(collect(call))
+        assert (code, metadata["detok-code"]) == ("CANCELLED", "client_gone")
+        assert details == "the client read nothing for 0.3 seconds"
+
+
+@running
 async def test_a_deadline_frees_the_engine():
     engine = ScriptedEngine(EngineUpdate([HELLO]), WAIT)
     async with served(engine) as server:

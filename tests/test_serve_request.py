@@ -10,7 +10,8 @@ import pytest
 from detok import TextDecodeOptions
 from detok.serve.engine import SamplingParams
 from detok.serve.error import ApiError
-from detok.serve.request import PASSED_OVER, UNSUPPORTED, Chat, Request, read_chat, read_completion
+from detok.serve.prompt import Chat
+from detok.serve.request import PASSED_OVER, UNSUPPORTED, Request, read_chat, read_completion
 
 HI = [{"role": "user", "content": "hi"}]
 

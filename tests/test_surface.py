@@ -14,9 +14,11 @@ from detok import (
     EngineUpdate,
     Finished,
     FinishReason,
+    Marker,
     PositionLogprobs,
     RequestDecoder,
     SampledDelta,
+    SectionSplitter,
     Start,
     StopMatch,
     TextDecodeOptions,
@@ -53,6 +55,19 @@ def test_a_stream_step_by_step() -> None:
     assert everything.text == "a你"
     spans: list[tuple[int, int]] = everything.spans(unit="byte")
     assert spans == [(0, 1), (1, 4), (1, 1), (1, 4)]
+
+
+def test_sections_of_a_stream() -> None:
+    markers: Sequence[Marker] = [Marker("reasoning", ["<s>"], 0, also_end=["a", ["<s>", 0]], reopen=True)]
+    splitter = SectionSplitter(_tokenizer(), markers, prompt_token_ids=[0], initial=None)
+    decoded = _tokenizer().decode_attributed([4, 1, 2, 0])
+    pieces: list[tuple[str, DecodedText]] = splitter.push(decoded) + splitter.finish()
+    assert [(name, piece.text) for name, piece in pieces] == [("reasoning", "你")]
+    counts: dict[str, int] = dict(splitter.token_counts)
+    assert counts == {"content": 0, "reasoning": 2, "markers": 2}
+    assert (splitter.section, markers[0].start, markers[0].end) == ("content", "<s>", 0)
+    options = TextDecodeOptions(stop="x", sections=markers, stop_scope="reasoning")
+    assert (options.sections, options.stop_scope) == (tuple(markers), "reasoning")
 
 
 def test_records_are_a_sequence_and_match() -> None:

@@ -95,6 +95,7 @@ def test_an_update_has_what_was_given():
     assert (full.cached_token_count, full.kv_transfer_params) == (2, {"a": 1})
 
 
+MARKER = detok.Marker("reasoning", "<think>", "</think>")
 BAD_OPTIONS = {
     "fragments": ({"fragments": "latin1"}, ValueError, r"openai.*empty.*replacement"),
     "fragments of None": ({"fragments": None}, TypeError, None),
@@ -110,7 +111,11 @@ BAD_OPTIONS = {
     "a name among stop ids": ({"stop_token_ids": ["<s>"]}, TypeError, None),
     "a number for stop ids": ({"stop_token_ids": 5}, TypeError, None),
     "a negative stop id": ({"stop_token_ids": [-1]}, detok.UnknownTokenError, "-1"),
-    "sections": ({"sections": []}, TypeError, "sections"),
+    "one section": ({"sections": MARKER}, TypeError, "sections.*list"),
+    "no sections": ({"sections": None}, TypeError, "sections"),
+    "a name among sections": ({"sections": [MARKER, "think"]}, TypeError, r"sections\[1\].*str"),
+    "a scope without sections": ({"stop_scope": "content"}, ValueError, "stop_scope"),
+    "a scope that is no section": ({"sections": [MARKER], "stop_scope": "x"}, ValueError, "stop_scope"),
     "a misspelt option": ({"stops": "x"}, TypeError, "stops"),
 }
 
@@ -152,6 +157,19 @@ def test_names_of_specials_are_looked_up_when_a_decoder_opens():
             call()
     for keep in (["<|end|>"], [end]):
         assert serve(tokenizer, updates([[end]]), TextDecodeOptions(keep_special_tokens=keep)).text == "<|end|>"
+
+
+def test_sections_are_compiled_for_each_tokenizer():
+    """One object of options serves tokenizers that have another id for the marker, or none."""
+    options = TextDecodeOptions(stop="x", sections=[detok.Marker("r", "<|r|>", "<|/r|>")], stop_scope="r")
+    for tokens in (["<|r|>", "x"], ["x", "<|r|>"][::-1], ["x", "y", "<|r|>"], ["x"]):
+        tokenizer, ids = vocabulary(*tokens)
+        expected = {"<|r|>": "", "y": "y"}
+        for _ in range(2):
+            got = serve(tokenizer, updates([ids]), options)
+            opened = tokens.index("<|r|>") if "<|r|>" in tokens else len(tokens)
+            assert got.stop == ("x" if "x" in tokens[opened:] else None)
+            assert got.text == "".join(expected.get(token, "" if n > opened else "x") for n, token in enumerate(tokens))
 
 
 BAD_CALLS = {

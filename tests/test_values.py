@@ -12,6 +12,7 @@ from detok import (
     EngineUpdate,
     Finished,
     FinishReason,
+    Marker,
     PositionLogprobs,
     RequestDecoder,
     SampledDelta,
@@ -34,8 +35,12 @@ MATCH = StopMatch("x", 4, 2, True)
 FINISHED = Finished(USAGE, REASON, MATCH, ("kv",), [7, 8], 1)
 TEXT = DecodedText("ab", [TokenAttribution(1, TokenAnchor.visible(0), cut=True)])
 LOGPROB, TOP = TokenLogprob(1, -0.5, 2, token="a", token_bytes=b"a"), TokenLogprob(5, -1.5)
+MARKER = Marker("r", ["<", 4, ">"], "</r>", also_end=[4, "x"], reopen=True, keep_markers=True)
 POSITION = PositionLogprobs(LOGPROB, [LOGPROB, TOP])
 SAMPLED = SampledDelta([1], [POSITION])
+
+# Arguments that have no place.
+BY_NAME_ONLY = ("token", "token_bytes", "also_end", "reopen", "keep_markers")
 
 # class: (a value, others that differ from it in one part each, names for `match`)
 VALUES = {
@@ -102,6 +107,19 @@ VALUES = {
         ],
         ("decoded", "sampled", "finished"),
     ),
+    Marker: (
+        MARKER,
+        [
+            Marker("s", ["<", 4, ">"], "</r>", also_end=[4, "x"], reopen=True, keep_markers=True),
+            Marker("r", ["<", 5, ">"], "</r>", also_end=[4, "x"], reopen=True, keep_markers=True),
+            Marker("r", ["<", 4, ">"], "</s>", also_end=[4, "x"], reopen=True, keep_markers=True),
+            Marker("r", ["<", 4, ">"], "</r>", also_end=["x", 4], reopen=True, keep_markers=True),
+            Marker("r", ["<", 4, ">"], "</r>", also_end=[4, "x"], keep_markers=True),
+            Marker("r", ["<", 4, ">"], "</r>", also_end=[4, "x"], reopen=True),
+            Marker("r", ["<", "4", ">"], "</r>", also_end=[4, "x"], reopen=True, keep_markers=True),
+        ],
+        ("name", "start", "end"),
+    ),
     TextDecodeOptions: (
         TextDecodeOptions(stop=["a.", "b"], stop_token_ids=[3], keep_special_tokens=["<s>", 4], fragments="empty"),
         [
@@ -126,6 +144,9 @@ VALUES = {
                     {"min_tokens": 1},
                     {"min_bytes_to_buffer": 1},
                     {"unknown_ids": "skip"},
+                    {"sections": [MARKER]},
+                    {"sections": [MARKER], "stop_scope": "content"},
+                    {"sections": [MARKER], "stop_scope": "r"},
                 ]
             ),
         ],
@@ -211,7 +232,7 @@ def test_values_match_by_place(kind):
     assert kind.__match_args__[: len(names)] == names
     # A constructor takes the same, by place or by name.
     parts = [getattr(value, name) for name in names]
-    more = {name: getattr(value, name) for name in ("token", "token_bytes") if hasattr(value, name)}
+    more = {name: getattr(value, name) for name in BY_NAME_ONLY if hasattr(value, name)}
     assert kind(*parts, **more) == kind(**dict(zip(names, parts, strict=True)), **more) == value
 
 

@@ -1,38 +1,26 @@
 """A request on its way to an answer: its prompts as ids, its choices, and those as a stream or as one body."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Coroutine, Sequence
 from time import time
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from detok import DecodedTextEvent, DetokError, Marker, TextDecodeOptions, Tokenizer
+from detok import DecodedTextEvent, Marker, TextDecodeOptions, Tokenizer
 from detok.adapters.openai import ChatCompletionBuilder, CompletionBuilder, join_bodies, sse, usage_chunk
-from detok.serve.engine import SamplingParams
+from detok.adapters.openai.chat import Splitter
 from detok.serve.error import ApiError
-from detok.serve.request import Chat, Prompt, Request
-from detok.serve.service import Service
+from detok.serve.prompt import Chat, Prompt, encoded, unknown_place
+from detok.serve.request import Request
+from detok.serve.service import Choice, Service
 from detok.serve.stream import EventStream
 
 __all__ = ["Answer", "prepare"]
 
 Builder: TypeAlias = CompletionBuilder | ChatCompletionBuilder
 
+NAMES = {"prompt_name": "prompt", "logprobs_name": "logprobs"}
 CHAT_NAMES = {"prompt_name": "messages", "logprobs_name": "top_logprobs"}
-# Encoding so many characters takes longer than handing them to a thread.
-LONG = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One answer to one prompt."""
-
-    prompt_token_ids: Sequence[int]
-    params: SamplingParams
-    builder: Builder
 
 
 class Answer:
@@ -42,21 +30,25 @@ class Answer:
     """
 
     def __init__(
-        self, service: Service, request: Request, options: TextDecodeOptions, choices: Sequence[Choice]
+        self,
+        service: Service,
+        request: Request,
+        options: TextDecodeOptions,
+        choices: Sequence[Choice],
+        builders: Sequence[Builder],
     ) -> None:
-        self._service, self._request, self._options, self._choices = service, request, options, choices
+        self._service, self._request, self._options = service, request, options
+        self._choices, self._builders = choices, builders
 
     async def stream(self, events: EventStream) -> None:
         """Sends the answer as it comes."""
         write = events.write if len(self._choices) == 1 else _by_turns(events.write)
 
-        async def run(choice: Choice) -> None:
-            async with aclosing(self._events(choice)) as source:
-                async for event in source:
-                    if frames := choice.builder.push_sse(event):
-                        await write(frames)
+        async def send(index: int, event: DecodedTextEvent) -> None:
+            if frames := self._builders[index].push_sse(event):
+                await write(frames)
 
-        await self._run_all(run)
+        await self._service.generate(self._choices, self._options, send)
         last = sse(None)
         if self._request.include_usage and len(self._choices) > 1:
             last = sse(usage_chunk(self._builders, prompts=len(self._request.prompts))) + last
@@ -65,33 +57,11 @@ class Answer:
     async def body(self) -> dict[str, Any]:
         """The whole answer."""
 
-        async def run(choice: Choice) -> None:
-            async with aclosing(self._events(choice)) as source:
-                async for event in source:
-                    choice.builder.push(event)
+        async def keep(index: int, event: DecodedTextEvent) -> None:
+            self._builders[index].push(event)
 
-        await self._run_all(run)
-        bodies = [builder.body() for builder in self._builders]
-        return join_bodies(bodies, prompts=len(self._request.prompts))
-
-    @property
-    def _builders(self) -> list[Builder]:
-        return [choice.builder for choice in self._choices]
-
-    def _events(self, choice: Choice) -> AsyncGenerator[DecodedTextEvent]:
-        return self._service.events(choice.prompt_token_ids, choice.params, self._options)
-
-    async def _run_all(self, run: Callable[[Choice], Coroutine[Any, Any, None]]) -> None:
-        if len(self._choices) == 1:
-            await run(self._choices[0])
-            return
-        try:
-            async with asyncio.TaskGroup() as group:
-                for choice in self._choices:
-                    group.create_task(run(choice))
-        except ExceptionGroup as failed:
-            # One error is all that an answer has room for; it ended the other choices.
-            raise failed.exceptions[0] from None
+        await self._service.generate(self._choices, self._options, keep)
+        return join_bodies([builder.body() for builder in self._builders], prompts=len(self._request.prompts))
 
 
 def _by_turns(write: Callable[[bytes], Coroutine[Any, Any, None]]) -> Callable[[bytes], Coroutine[Any, Any, None]]:
@@ -105,41 +75,42 @@ def _by_turns(write: Callable[[bytes], Coroutine[Any, Any, None]]) -> Callable[[
     return write_in_turn
 
 
-async def prepare(service: Service, request: Request, reasoning: Sequence[Marker] = ()) -> Answer:
+async def prepare(
+    service: Service,
+    request: Request,
+    *,
+    reasoning: Sequence[Marker] = (),
+    splitter: Callable[[Sequence[int]], Splitter] | None = None,
+) -> Answer:
     """Encodes the prompts and checks every choice, before the first is begun.
 
     Args:
         service: Whose engine and limits.
         request: What is wanted.
-        reasoning: Markers of the sections of an answer.
+        reasoning: See `create_app`.
+        splitter: See `create_app`.
 
     Raises:
         ApiError: The request passes a limit, asks for another model, or has a prompt that cannot be encoded.
     """
     engine, limits = service.engine, service.limits
-    if request.model not in (None, engine.model):
-        raise ApiError(
-            f"there is no model {request.model!r} here: ask for {engine.model!r}",
-            status=404,
-            param="model",
-            code="model_not_found",
-        )
+    service.check_model(request.model)
     limits.check_choices(len(request.prompts), request.n)
     limits.check_stops(request.stop, request.stop_token_ids)
     options = request.options(reasoning)
     answer_id = f"{'chatcmpl' if isinstance(request.prompts[0], Chat) else 'cmpl'}-{uuid4().hex}"
     created = int(time())
     choices: list[Choice] = []
+    builders: list[Builder] = []
     for prompt in request.prompts:
-        token_ids = await _encode(service, prompt)
-        max_tokens = request.max_tokens
-        if max_tokens is None:
-            # What there is room for. Where there is none, the check says so.
-            max_tokens = max(1, min(limits.max_tokens, engine.max_context - len(token_ids)))
+        names = CHAT_NAMES if isinstance(prompt, Chat) else NAMES
+        token_ids = await _ids(service, prompt, names["prompt_name"])
+        max_tokens = limits.room(engine, token_ids) if request.max_tokens is None else request.max_tokens
         for _ in range(request.n):
             index = len(choices)
             params = request.params(f"{answer_id}-{index}", index, max_tokens)
-            limits.check(engine, token_ids, params, **(CHAT_NAMES if isinstance(prompt, Chat) else {}))
+            limits.check(engine, token_ids, params, **names)
+            choices.append(Choice(token_ids, params))
             shape: dict[str, Any] = {
                 "id": answer_id,
                 "model": engine.model,
@@ -152,52 +123,35 @@ async def prepare(service: Service, request: Request, reasoning: Sequence[Marker
                 "attribution": request.attribution,
                 "keep_output": not request.stream,
             }
-            builder: Builder
             if isinstance(prompt, Chat):
-                builder = ChatCompletionBuilder(
+                chat = ChatCompletionBuilder(
                     engine.tokenizer,
-                    reasoning=reasoning,
+                    reasoning=() if splitter else reasoning,
+                    splitter=splitter,
                     logprobs=request.logprobs is not None,
                     top_logprobs=request.logprobs or 0,
                     **shape,
                 )
+                builders.append(chat)
             else:
-                builder = CompletionBuilder(
+                completion = CompletionBuilder(
                     engine.tokenizer,
                     echo_text=_text(engine.tokenizer, prompt, request) if request.echo else None,
                     logprobs=request.logprobs,
                     **shape,
                 )
-            choices.append(Choice(token_ids, params, builder))
-    return Answer(service, request, options, choices)
+                builders.append(completion)
+    return Answer(service, request, options, choices, builders)
 
 
-async def _encode(service: Service, prompt: Prompt) -> Sequence[int]:
-    """The ids of a prompt; `ApiError` if it has none."""
+async def _ids(service: Service, prompt: Prompt, name: str) -> Sequence[int]:
     engine = service.engine
-    if isinstance(prompt, Chat):
-        param, length = "messages", sum(len(message["content"]) for message in prompt.messages)
-        encode = partial(engine.render_chat, prompt.messages)
-    elif isinstance(prompt, str):
-        param, length = "prompt", len(prompt)
-        encode = partial(engine.tokenizer.encode, prompt, add_special_tokens=True)
-    else:
-        _check_ids(engine.tokenizer, prompt)
-        return prompt
-    try:
-        # An interpreter that others want too is given up meanwhile.
-        return await asyncio.to_thread(encode) if length > LONG else encode()
-    except (DetokError, ValueError) as error:
-        raise ApiError(f"{param}: {error}", param=param) from error
-
-
-def _check_ids(tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
-    # An engine looks them up without asking.
-    if (highest := max(prompt, default=0)) >= tokenizer.vocab_size:
-        raise ApiError(
-            f"prompt has the id {highest} at {prompt.index(highest)}: this model's are below {tokenizer.vocab_size}",
-            param="prompt",
-        )
+    if isinstance(prompt, str | Chat):
+        return await encoded(engine, prompt, name)
+    if (place := unknown_place(engine, prompt)) is not None:
+        known = f"this model's are below {engine.tokenizer.vocab_size}"
+        raise ApiError(f"{name} has the id {prompt[place]} at {place}: {known}", param=name)
+    return prompt
 
 
 def _text(tokenizer: Tokenizer, prompt: str | Sequence[int], request: Request) -> str:

@@ -1,7 +1,8 @@
 """The routes of the server, as an application of ASGI."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from importlib.resources import files
 from time import time
 from typing import Any, cast
@@ -13,14 +14,16 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from detok import DetokError, Marker
+from detok import DetokError, Marker, SectionSplitter
 from detok.adapters.openai import sse
-from detok.serve.answer import prepare
+from detok.adapters.openai.chat import Splitter
+from detok.serve.answer import Answer, prepare
 from detok.serve.body import read_json
 from detok.serve.engine import Engine
 from detok.serve.error import ApiError, api_error
 from detok.serve.limits import Limits
 from detok.serve.metrics import CONTENT_TYPE
+from detok.serve.patience import IdleClientError, patience
 from detok.serve.request import Request, read_chat, read_completion
 from detok.serve.service import Service
 from detok.serve.stream import EventStream, while_connected
@@ -36,6 +39,7 @@ def create_app(
     limits: Limits | None = None,
     *,
     reasoning: Sequence[Marker] = (),
+    splitter: Callable[[Sequence[int]], Splitter] | None = None,
     beside: Callable[[Service], AbstractAsyncContextManager[object]] | None = None,
 ) -> Starlette:
     """An application that serves an engine, and closes it at the end.
@@ -45,9 +49,19 @@ def create_app(
         limits: How much a request may ask for.
         reasoning: Markers of what the model thinks, which chats have as `reasoning_content`, and of its calls of
             tools, which stay in `content`; `detok.markers` has those of known models.
+        splitter: Splits chats instead of these markers, which `stop_scope` then goes on to use; see
+            `ChatCompletionBuilder`. For gpt-oss `detok.adapters.harmony` has one.
         beside: Makes what is open for as long as the application is, such as `serve_grpc`.
+
+    Raises:
+        ValueError: The tokenizer is not one that these sections are for.
     """
+    if splitter is not None:
+        splitter(())
+    elif reasoning:
+        SectionSplitter(engine.tokenizer, reasoning)
     service = Service(engine, limits)
+    answer = partial(prepare, service, reasoning=reasoning, splitter=splitter)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -69,9 +83,7 @@ def create_app(
         return JSONResponse({"object": "list", "data": [model]})
 
     async def one_model(request: HttpRequest) -> Response:
-        if (name := request.path_params["name"]) != engine.model:
-            message = f"there is no model {name!r} here: ask for {engine.model!r}"
-            return _error_response(ApiError(message, status=404, param="model", code="model_not_found"))
+        service.check_model(request.path_params["name"])
         return JSONResponse(model)
 
     async def health(request: HttpRequest) -> Response:
@@ -86,15 +98,15 @@ def create_app(
 
     app = Starlette(
         routes=[
-            Route("/v1/completions", Endpoint(service, "completions", read_completion, reasoning), methods=["POST"]),
-            Route("/v1/chat/completions", Endpoint(service, "chat", read_chat, reasoning), methods=["POST"]),
+            Route("/v1/completions", Endpoint(service, "completions", read_completion, answer), methods=["POST"]),
+            Route("/v1/chat/completions", Endpoint(service, "chat", read_chat, answer), methods=["POST"]),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", one_model),
             Route("/health", health),
             Route("/metrics", metrics),
             Route("/", page),
         ],
-        exception_handlers={HTTPException: _http_error},
+        exception_handlers={HTTPException: _http_error, ApiError: _api_error},
         lifespan=lifespan,
     )
     app.state.service = service
@@ -118,17 +130,23 @@ class Endpoint:
         service: Service,
         name: str,
         read: Callable[[Mapping[str, Any]], Request],
-        reasoning: Sequence[Marker],
+        prepare: Callable[[Request], Coroutine[Any, Any, Answer]],
     ) -> None:
-        self._service, self._name, self._read, self._reasoning = service, name, read, reasoning
+        self._service, self._name, self._read, self._prepare = service, name, read, prepare
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(IdleClientError):
+            async with patience(self._service.limits.idle_seconds, send) as patient_send:
+                await self._answer(scope, receive, patient_send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        limits = self._service.limits
         status = CLIENT_GONE
         events = EventStream(send)
 
         async def answer() -> None:
             nonlocal status
-            prepared = await prepare(self._service, request, self._reasoning)
+            prepared = await self._prepare(request)
             if request.stream:
                 await prepared.stream(events)
             else:
@@ -137,7 +155,7 @@ class Endpoint:
 
         try:
             with self._service.admit():
-                request = self._read(await read_json(scope, receive, self._service.limits.body_bytes))
+                request = self._read(await read_json(scope, receive, limits.body_bytes, limits.idle_seconds))
                 await while_connected(receive, answer())
         except ConnectionError:
             pass
@@ -154,6 +172,10 @@ class Endpoint:
 
 def _error_response(error: ApiError) -> JSONResponse:
     return JSONResponse(error.body(), error.status)
+
+
+async def _api_error(request: HttpRequest, error: Exception) -> Response:
+    return _error_response(cast(ApiError, error))
 
 
 async def _http_error(request: HttpRequest, error: Exception) -> Response:

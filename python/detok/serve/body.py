@@ -1,5 +1,6 @@
 """The JSON body of a request, read no further than a limit."""
 
+import asyncio
 import json
 from typing import Any, NoReturn
 
@@ -10,11 +11,11 @@ from detok.serve.error import ApiError
 __all__ = ["read_json"]
 
 
-async def read_json(scope: Scope, receive: Receive, most: int) -> dict[str, Any]:
+async def read_json(scope: Scope, receive: Receive, most: int, patience: float) -> dict[str, Any]:
     """The object that a request's body is.
 
     Raises:
-        ApiError: It is no JSON object, or has more than `most` bytes.
+        ApiError: It is no JSON object, has more than `most` bytes, or nothing of it came for so many seconds.
         ConnectionError: The client went away.
     """
     headers = dict(scope["headers"])
@@ -27,7 +28,11 @@ async def read_json(scope: Scope, receive: Receive, most: int) -> dict[str, Any]
         raise _too_large(most)
     parts, size, more = [], 0, True
     while more:
-        message = await receive()
+        try:
+            async with asyncio.timeout(patience or None):
+                message = await receive()
+        except TimeoutError:
+            raise ApiError(f"nothing of the body came for {patience:g} seconds: send it again", status=408) from None
         if message["type"] == "http.disconnect":
             raise ConnectionError("the client went away before its request was there")
         parts.append(message.get("body", b""))

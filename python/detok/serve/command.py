@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         limits.add_argument(
             f"--{limit.name.replace('_', '-')}",
             metavar="N",
-            type=_number(int),
+            type=_number(float if isinstance(limit.default, float) else int),
             default=limit.default,
             help=f"{limit.metadata['about']} (default: {limit.default})",
         )
@@ -78,7 +78,8 @@ def run(arguments: argparse.Namespace) -> None:
     family = socket.AF_INET6 if ":" in arguments.host else socket.AF_INET
     with socket.create_server((arguments.host, arguments.port), family=family, backlog=2048) as listening:
         engine = ENGINES[arguments.engine](arguments)
-        served = server.Server(app.create_app(engine, limits, reasoning=markers, beside=beside))
+        splitter = _harmony(engine) if arguments.reasoning == "gpt_oss" else None
+        served = server.Server(app.create_app(engine, limits, reasoning=markers, splitter=splitter, beside=beside))
         host, port = listening.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         _say(f"{engine.model} at http://{host}:{port}/ (a page) and /v1 (OpenAI's API); Ctrl-C ends it")
@@ -125,6 +126,13 @@ def _markers(family: str | None) -> Any:
     if family not in PRESETS:
         raise ValueError(f"--reasoning {family}: there are {', '.join(PRESETS)}")
     return PRESETS[family]
+
+
+def _harmony(engine: "Engine") -> Any:
+    """Any header that gpt-oss may write, where markers are for those that are as they should be."""
+    from detok.adapters.harmony import HarmonyParser, HarmonySections
+
+    return lambda prompt: HarmonySections(HarmonyParser(engine.tokenizer, prompt_token_ids=prompt))
 
 
 def _replay(arguments: argparse.Namespace) -> "Engine":

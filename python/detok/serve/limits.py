@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from detok.serve.error import ApiError
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["Limits", "OpenRequests"]
 
 
-def _limit(default: int, about: str) -> int:
+Number = TypeVar("Number", int, float)
+
+
+def _limit(default: Number, about: str) -> Number:
     """A field with its line of help."""
     return field(default=default, metadata={"about": about})
 
@@ -33,6 +36,13 @@ class Limits:
     held_bytes: int = _limit(1 << 12, "bytes of the longest stop string, which is what may be held back of a text")
     stop_token_ids: int = _limit(256, "stop token ids of a request")
     open_requests: int = _limit(256, "requests that are open at once")
+    idle_seconds: float = _limit(
+        60.0, "seconds that a client may let its request, or what it is sent, wait; 0: for ever"
+    )
+
+    def room(self, engine: "Engine", prompt_token_ids: Sequence[int]) -> int:
+        """The `max_tokens` of a request that names none: what there is room for, or one."""
+        return max(1, min(self.max_tokens, engine.max_context - len(prompt_token_ids)))
 
     def check_choices(self, prompts: int, n: int) -> None:
         """Refuses a request for too many answers.

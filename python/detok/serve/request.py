@@ -7,13 +7,14 @@ honoured (`tools`) is refused, unless it has the value that asks for nothing; so
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from detok import Marker, TextDecodeOptions
 from detok.serve.engine import Message, SamplingParams
 from detok.serve.error import ApiError
+from detok.serve.prompt import Chat, Prompt
 
-__all__ = ["Chat", "Prompt", "Request", "read_chat", "read_completion"]
+__all__ = ["Request", "read_chat", "read_completion"]
 
 Default = TypeVar("Default")
 MOST_ID = 2**32 - 1
@@ -51,17 +52,6 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "verbosity": (),
     "web_search_options": (),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """A prompt that the model's template makes of messages."""
-
-    messages: Sequence[Message]
-
-
-Prompt: TypeAlias = str | Sequence[int] | Chat
-"""A text, ids, or a chat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,10 @@
 """What all ways into a server share: one engine, its limits, what is open and what was counted."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from detok import DecodedTextEvent, EngineUpdate, TextDecodeOptions
 from detok.serve.engine import AbortCause, Engine, Message, SamplingParams
@@ -10,7 +13,15 @@ from detok.serve.generation import generate_events
 from detok.serve.limits import Limits, OpenRequests
 from detok.serve.metrics import Metrics, Tally
 
-__all__ = ["Service"]
+__all__ = ["Choice", "Service"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer to one prompt."""
+
+    prompt_token_ids: Sequence[int]
+    params: SamplingParams
 
 
 class Service:
@@ -39,12 +50,50 @@ class Service:
         with self.open_requests.admit():
             yield
 
-    def events(
-        self, prompt_token_ids: Sequence[int], params: SamplingParams, options: TextDecodeOptions
-    ) -> AsyncGenerator[DecodedTextEvent]:
-        """`generate_events` of a choice that is within the limits, counted."""
-        tally = Tally(self.metrics, len(prompt_token_ids))
-        return generate_events(self.engine, prompt_token_ids, params, options, why_early=self._why_early, tally=tally)
+    def check_model(self, name: str | None) -> None:
+        """Refuses a request for another model; None asks for any.
+
+        Raises:
+            ApiError: Names the one that is served.
+        """
+        if name not in (None, self.engine.model):
+            message = f"there is no model {name!r} here: ask for {self.engine.model!r}"
+            raise ApiError(message, status=404, param="model", code="model_not_found")
+
+    async def generate(
+        self,
+        choices: Sequence[Choice],
+        options: TextDecodeOptions,
+        take: Callable[[int, DecodedTextEvent], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Generates choices that are within the limits, all at once, and counts their tokens.
+
+        Args:
+            choices: At least one.
+            options: What is shown of each, and where it ends.
+            take: Given the events as they come, each with the place of its choice. A choice waits for it.
+
+        Raises:
+            Exception: The first error of a choice or of `take`. It ends the other choices: an answer has room for one.
+        """
+
+        async def run(index: int, choice: Choice) -> None:
+            prompt, params = choice.prompt_token_ids, choice.params
+            tally = Tally(self.metrics, len(prompt))
+            events = generate_events(self.engine, prompt, params, options, why_early=self._why_early, tally=tally)
+            async with aclosing(events):
+                async for event in events:
+                    await take(index, event)
+
+        if len(choices) == 1:
+            await run(0, choices[0])
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index, choice in enumerate(choices):
+                    group.create_task(run(index, choice))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
 
     def _why_early(self) -> AbortCause:
         return "server_stopping" if self.is_stopping else "client_gone"

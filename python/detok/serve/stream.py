@@ -15,6 +15,8 @@ HEADERS = [
     # Proxies that collect answers would undo the streaming.
     (b"x-accel-buffering", b"no"),
 ]
+# Bytes.
+PIECE = 1 << 16
 
 
 class EventStream:
@@ -34,7 +36,10 @@ class EventStream:
         if not self.is_open:
             self.is_open = True
             await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        await self._send({"type": "http.response.body", "body": events, "more_body": not is_last})
+        # In pieces, so that a reader of a large chunk is seen to read.
+        for start in range(0, len(events), PIECE):
+            more = not is_last or start + PIECE < len(events)
+            await self._send({"type": "http.response.body", "body": events[start : start + PIECE], "more_body": more})
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

@@ -205,8 +205,6 @@ class ChoiceBuilder(ABC):
         self._sampled_count += len(token_ids)
         if self._with_token_ids:
             self._riders.token_ids += token_ids
-        if finished is not None:
-            self._take_back(self._sampled_count - finished.usage.output_token_count)
         choices = [
             self._choice(self._content({name: text}), self._ride())
             for name, piece in self._split(event.decoded, is_last=finished is not None)
@@ -220,13 +218,6 @@ class ChoiceBuilder(ABC):
         elif self._with_running_usage and not choices:
             choices.append(self._choice(self._content({self._field: ""}), self._ride()))
         return choices
-
-    def _take_back(self, count: int) -> None:
-        """Forgets the last ids: a stop that was not certain when they were sampled had come before them."""
-        for _ in range(count):
-            for ids in (self._riders.token_ids or self._sent.token_ids, self._waiting):
-                if ids:
-                    ids.pop()
 
     def _take(self, name: str, piece: DecodedText) -> str:
         """The text of a piece; what its records bring rides on the next chunk."""

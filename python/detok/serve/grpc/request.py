@@ -1,31 +1,26 @@
 """What a call asks for, checked against the limits before the first choice is begun."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from uuid import uuid4
 
-from detok import DetokError, Marker, RequestDecoder, TextDecodeOptions, Tokenizer
+from detok import Marker, RequestDecoder, TextDecodeOptions
 from detok.serve.engine import SamplingParams
 from detok.serve.error import ApiError
 from detok.serve.grpc import inference_pb2 as pb
 from detok.serve.grpc.message import wants_text
 from detok.serve.limits import Limits
-from detok.serve.service import Service
+from detok.serve.prompt import encoded, unknown_place
+from detok.serve.service import Choice, Service
 
 __all__ = ["Call", "read_call"]
-
-# Encoding so many characters takes longer than handing them to a thread.
-LONG = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """A request that is within all limits."""
 
-    prompt_token_ids: Sequence[int]
-    choices: Sequence[SamplingParams]
+    choices: Sequence[Choice]
     options: TextDecodeOptions
 
 
@@ -37,9 +32,7 @@ async def read_call(service: Service, request: pb.GenerateRequest) -> Call:
     """
     engine, limits = service.engine, service.limits
     sampling, stopping, response = request.sampling, request.stopping, request.response
-    if request.model not in ("", engine.model):
-        message = f"there is no model {request.model!r} here: ask for {engine.model!r}"
-        raise ApiError(message, status=404, param="model", code="model_not_found")
+    service.check_model(request.model or None)
     n = request.n if request.HasField("n") else 1
     _check("n", n, n >= 1, "1 or more")
     limits.check_choices(1, n)
@@ -50,15 +43,14 @@ async def read_call(service: Service, request: pb.GenerateRequest) -> Call:
     if response.attributions and not wants_text(response):
         raise ApiError("attributions are places in the text: let text be true, or leave them out", param="attributions")
     options = _options(service, stopping, response)
-    prompt_token_ids = await _prompt(engine.tokenizer, request)
+    token_ids = await _prompt(service, request)
     if stopping.HasField("max_tokens"):
         max_tokens = stopping.max_tokens
         _check("max_tokens", max_tokens, max_tokens >= 1, "1 or more, or left out")
     else:
-        # What there is room for. Where there is none, the check says so.
-        max_tokens = max(1, min(limits.max_tokens, engine.max_context - len(prompt_token_ids)))
+        max_tokens = limits.room(engine, token_ids)
     request_id = f"grpc-{uuid4().hex}"
-    choices = [
+    params = [
         SamplingParams(
             request_id=f"{request_id}-{index}",
             max_tokens=max_tokens,
@@ -75,8 +67,8 @@ async def read_call(service: Service, request: pb.GenerateRequest) -> Call:
         )
         for index in range(n)
     ]
-    limits.check(engine, prompt_token_ids, choices[0])
-    return Call(prompt_token_ids, choices, options)
+    limits.check(engine, token_ids, params[0])
+    return Call([Choice(token_ids, own) for own in params], options)
 
 
 def _options(service: Service, stopping: pb.Stopping, response: pb.ResponseOptions) -> TextDecodeOptions:
@@ -139,23 +131,18 @@ def _pattern(pattern: pb.Pattern) -> list[str | int]:
     return [part.token_id if part.HasField("token_id") else part.text for part in pattern.parts]
 
 
-async def _prompt(tokenizer: Tokenizer, request: pb.GenerateRequest) -> Sequence[int]:
+async def _prompt(service: Service, request: pb.GenerateRequest) -> Sequence[int]:
     """The ids of the prompt."""
+    engine = service.engine
     if request.HasField("token_ids"):
         token_ids = list(request.token_ids.ids)
-        # An engine looks them up without asking.
-        for index, token_id in enumerate(token_ids):
-            wanted = f"below {tokenizer.vocab_size}, as those of this model are"
-            _check(f"token_ids[{index}]", token_id, token_id < tokenizer.vocab_size, wanted)
+        if (place := unknown_place(engine, token_ids)) is not None:
+            wanted = f"below {engine.tokenizer.vocab_size}, as those of this model are"
+            _check(f"token_ids[{place}]", token_ids[place], False, wanted)
         return token_ids
     if not request.HasField("text"):
         raise ApiError("there is no prompt: give text or token_ids", param="prompt")
-    encode = partial(tokenizer.encode, request.text, add_special_tokens=True)
-    try:
-        # An interpreter that others want too is given up meanwhile.
-        return await asyncio.to_thread(encode) if len(request.text) > LONG else encode()
-    except (DetokError, ValueError) as error:
-        raise ApiError(f"text: {error}", param="prompt") from error
+    return await encoded(engine, request.text, "text", param="prompt")
 
 
 def _check(param: str, value: float, holds: bool, wanted: str) -> None:

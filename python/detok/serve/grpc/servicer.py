@@ -1,18 +1,18 @@
 """The calls of the service `Inference`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 
 from detok import Start, TextDelta
-from detok.serve.engine import SamplingParams
-from detok.serve.error import api_error
+from detok.serve.error import ApiError, api_error
 from detok.serve.grpc import inference_pb2 as pb
 from detok.serve.grpc.message import Messages
-from detok.serve.grpc.request import Call, read_call
+from detok.serve.grpc.request import read_call
+from detok.serve.patience import IdleClientError, patience
 from detok.serve.service import Service
 
 __all__ = ["InferenceServicer"]
@@ -54,7 +54,7 @@ class InferenceServicer:
                 elif not answer.HasField("prompt_info"):
                     answer.prompt_info.CopyFrom(messages.prompt_info(event))
 
-            await self._run(call, collect)
+            await self._service.generate(call.choices, call.options, collect)
             answer.outputs.extend(messages.output(index, own) for index, own in enumerate(deltas))
         return answer
 
@@ -85,29 +85,13 @@ class InferenceServicer:
                     message.prompt_info.CopyFrom(messages.prompt_info(event))
                 async with turn:
                     try:
-                        await context.write(message)
+                        await patient_write(message)
                     except grpc.aio.BaseError as error:
                         # It is not always told of by a cancellation first.
                         raise ConnectionError("the client went away") from error
 
-            await self._run(call, write)
-
-    async def _run(self, call: Call, take: Callable[[int, Start | TextDelta], Coroutine[Any, Any, None]]) -> None:
-        """Generates all choices at once, and hands over their events."""
-
-        async def run(index: int, params: SamplingParams) -> None:
-            events = self._service.events(call.prompt_token_ids, params, call.options)
-            async with aclosing(events):
-                async for event in events:
-                    await take(index, event)
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for index, params in enumerate(call.choices):
-                    group.create_task(run(index, params))
-        except ExceptionGroup as failed:
-            # One error is all that a status has room for; it ended the other choices.
-            raise failed.exceptions[0] from None
+            async with patience(self._service.limits.idle_seconds, context.write) as patient_write:
+                await self._service.generate(call.choices, call.options, write)
 
     @asynccontextmanager
     async def _answering(self, method: str, context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
@@ -122,6 +106,9 @@ class InferenceServicer:
             with self._service.admit():
                 yield
             status = grpc.StatusCode.OK
+        except IdleClientError as error:
+            # Should it read on, it must not take what it has for all.
+            refused = ApiError(str(error), code="client_gone")
         except ConnectionError:
             pass
         except Exception as error:

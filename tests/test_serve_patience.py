@@ -1,0 +1,165 @@
+"""A client that neither reads nor leaves does not hold its place for ever."""
+
+import asyncio
+import json
+import selectors
+import socket
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from detok.data import demo_streams
+from detok.serve.limits import Limits
+from detok.serve.patience import IdleClientError, patience
+from detok.serve.stream import PIECE, EventStream
+from serving import ClockedEngine, ScriptedEngine, Served, served, until
+
+MINUTE = 60
+
+
+class ClockedLoop(asyncio.SelectorEventLoop):
+    """A loop whose time passes only when there is nothing else to do, and then at once."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        selector = selectors.DefaultSelector()
+        found = selector.select
+
+        def select(timeout: float | None = None) -> Any:
+            events = found(0)
+            if not events:
+                self.now += timeout or 0
+            return events
+
+        selector.select = select  # type: ignore[method-assign]
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self.now
+
+
+def end_of(seconds: float, *steps: tuple[str, float]) -> tuple[float, bool]:
+    """When it ends, and whether it was ended: steps write or compute for so many seconds."""
+
+    async def write(message: float) -> None:
+        await asyncio.sleep(message)
+
+    async def run() -> tuple[float, bool]:
+        try:
+            async with patience(seconds, write) as patient_write:
+                for what, duration in steps:
+                    await (patient_write if what == "write" else asyncio.sleep)(duration)
+        except IdleClientError:
+            return asyncio.get_running_loop().time(), True
+        return asyncio.get_running_loop().time(), False
+
+    with asyncio.Runner(loop_factory=ClockedLoop) as runner:
+        return runner.run(run())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps", "end"),
+    [
+        (MINUTE, [("write", 61)], (60, True)),
+        (MINUTE, [("write", 59)] * 9, (531, False)),
+        (MINUTE, [("write", 30), ("write", 59), ("write", 1000)], (149, True)),
+        # The engine may take its time.
+        (MINUTE, [("compute", 1000), ("write", 59), ("compute", 1000)], (2059, False)),
+        (MINUTE, [("compute", 1000), ("write", 61)], (1060, True)),
+        (0, [("write", 10_000)], (10_000, False)),
+    ],
+)
+def test_a_write_that_waits_too_long_ends_it(seconds, steps, end):
+    assert end_of(seconds, *steps) == end
+
+
+def test_other_ends_are_what_they_are():
+    async def write(message: object) -> None:
+        await asyncio.sleep(0)
+
+    async def fail(error: BaseException) -> None:
+        async with patience(MINUTE, write) as patient_write:
+            await patient_write(None)
+            raise error
+
+    async def cancelled() -> bool:
+        task = asyncio.create_task(fail_never())
+        await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return task.cancelled()
+
+    async def fail_never() -> None:
+        async with patience(MINUTE, write):
+            await asyncio.Event().wait()
+
+    for error in (TimeoutError("another"), ConnectionError("gone"), ValueError("wrong")):
+        with pytest.raises(type(error), match=str(error)) as raised:
+            asyncio.run(fail(error))
+        assert raised.value is error
+    assert asyncio.run(cancelled())
+
+
+def test_a_long_chunk_is_written_in_pieces():
+    """So a reader that takes its time for it is seen to read."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def write() -> None:
+        stream = EventStream(send)
+        await stream.write(b"a")
+        await stream.write(b"b" * (2 * PIECE + 1), is_last=True)
+
+    asyncio.run(write())
+    assert sent.pop(0)["type"] == "http.response.start"
+    assert [(len(message["body"]), message["more_body"]) for message in sent] == [
+        (1, True),
+        (PIECE, True),
+        (PIECE, True),
+        (1, False),
+    ]
+
+
+# ---------------------------------------------------------------- the server
+
+
+def ask(server: Served, client: socket.socket, body: bytes, size: int) -> None:
+    """Sends a request for a stream, and of its body what is given."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", server.port))
+    head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    client.sendall(f"{head}content-length: {size}\r\n\r\n".encode() + body)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_client_that_does_not_read_is_gone(n):
+    engine = ClockedEngine(demo_streams()["greek"].ids * 40)
+    body = json.dumps({"prompt": "x", "stream": True, "n": n}).encode()
+    with served(engine, Limits(idle_seconds=0.5), send_buffer=4096) as server, socket.socket() as client:
+        ask(server, client, body, len(body))
+        until(lambda: len(engine.asked) == n)
+        # One that reads is served meanwhile, and to its end.
+        chunks = list(server.client.completions.create(model="scripted", prompt="x", stream=True))
+        assert chunks[-1].choices[0].finish_reason == "length"
+        until(lambda: server.service.open_requests.count == 0)
+        assert [cause for _, cause in engine.aborted] == ["client_gone"] * n
+        assert server.metrics()['detok_requests_total{endpoint="completions",status="499"}'] == 1
+        data = b""
+        while received := client.recv(1 << 16):
+            data += received
+    # It cannot take what it has for all: neither the answer nor its last piece is there.
+    assert data.startswith(b"HTTP/1.1 200")
+    assert b"[DONE]" not in data
+    assert not data.endswith(b"0\r\n\r\n")
+
+
+def test_a_client_that_does_not_send_is_refused():
+    engine = ScriptedEngine()
+    with served(engine, Limits(idle_seconds=0.1)) as server, socket.socket() as client:
+        ask(server, client, b'{"prompt": ', 100)
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 408")
+        until(lambda: server.service.open_requests.count == 0)
+    assert engine.asked == []
