@@ -141,7 +141,7 @@ class State:
 class Scan:
     parts: list[Part]  # the last one is the section that goes on, as far as it is decided
     end: Place  # what lies between the last part and this is not decided
-    floors: list[Place]  # records behind such a cut stand at its text or later
+    floors: list[Place]  # where the text of each run begins: its records stand there or later
     state: State
 
     def record(self, index: int, record: Record) -> Record:
@@ -306,7 +306,7 @@ class Sections:
                 run += 1
                 parts.append(Part(run, marker.name, start, end, True, marker.keep_markers))
                 state = State(opened, state.opened | {opened})
-            floors += [start, end]
+            floors.append(start if opened is not None and parts[-1].is_shown else end)
             at = end
 
 

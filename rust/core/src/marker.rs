@@ -4,6 +4,7 @@ use crate::automaton::Automaton;
 use crate::error::Error;
 use crate::token::TokenId;
 use crate::tokenizer::Tokenizer;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Most bytes of all patterns of a splitter together; an id counts as six.
@@ -48,7 +49,7 @@ pub struct Sections {
     /// The first is that of the content.
     names: Vec<Arc<str>>,
     markers: Vec<CompiledMarker>,
-    ids: Vec<MarkedId>,
+    ids: MarkedIds,
     outside: Arc<PatternSet>,
 }
 
@@ -64,12 +65,12 @@ pub(crate) struct CompiledMarker {
     start: Vec<u8>,
 }
 
-/// A token that stands for itself in a pattern.
-#[derive(Debug)]
-pub(crate) struct MarkedId {
-    id: TokenId,
-    /// What it shows in the middle of text, if it is shown.
-    pub(crate) text: Box<[u8]>,
+/// Tokens that stand for themselves in a pattern, in the order in which they were met.
+#[derive(Debug, Default)]
+struct MarkedIds {
+    /// What each shows in the middle of text, if it is shown.
+    texts: Vec<Box<[u8]>>,
+    places: HashMap<TokenId, usize>,
 }
 
 /// Patterns that are looked for at the same time.
@@ -159,7 +160,7 @@ impl Sections {
     /// [`MAX_MARKER_BYTES`]; a window source's own.
     pub fn new(tokenizer: &Tokenizer, markers: &[Marker]) -> Result<Self, Error> {
         let mut names = vec![Arc::from(CONTENT)];
-        let mut ids = Vec::new();
+        let mut ids = MarkedIds::default();
         let mut starts: Vec<Vec<u8>> = Vec::new();
         let mut ends = Vec::new();
         for (at, marker) in markers.iter().enumerate() {
@@ -235,13 +236,14 @@ impl Sections {
         &self.markers
     }
 
-    pub(crate) fn marked(&self, nth: usize) -> &MarkedId {
-        &self.ids[nth]
+    /// What a marked id shows in the middle of text, if it is shown.
+    pub(crate) fn own_text(&self, nth: usize) -> &[u8] {
+        &self.ids.texts[nth]
     }
 
     /// Whether an id is part of a pattern.
     pub(crate) fn marks(&self, id: TokenId) -> bool {
-        self.ids.iter().any(|marked| marked.id == id)
+        self.ids.places.contains_key(&id)
     }
 
     /// What is looked for outside, where the markers that `may_open` tells may.
@@ -257,23 +259,20 @@ impl Sections {
 }
 
 impl PatternSet {
-    fn new<'p>(
-        patterns: impl Iterator<Item = (&'p [u8], Option<usize>)>,
-        all: &[MarkedId],
-    ) -> Self {
+    fn new<'p>(patterns: impl Iterator<Item = (&'p [u8], Option<usize>)>, all: &MarkedIds) -> Self {
         let (bytes, opens): (Vec<&[u8]>, Vec<_>) = patterns.unzip();
-        let mut ids = Vec::new();
+        let mut occurs = vec![false; all.texts.len()];
         for pattern in &bytes {
             let mut rest = *pattern;
             while let Some(at) = rest.iter().position(|byte| *byte == ID) {
                 let (word, behind) = rest[at..].split_at(WORD);
-                let nth = nth_of(word);
-                ids.push((all[nth].id, nth));
+                occurs[nth_of(word)] = true;
                 rest = behind;
             }
         }
+        let ids = all.places.iter().map(|(id, nth)| (*id, *nth));
+        let mut ids: Vec<_> = ids.filter(|(_, nth)| occurs[*nth]).collect();
         ids.sort_unstable();
-        ids.dedup();
         let patterns = bytes.iter().zip(opens);
         Self {
             opens_with_text: bytes.iter().any(|pattern| !pattern.starts_with(&[ID])),
@@ -301,7 +300,7 @@ fn encode(
     tokenizer: &Tokenizer,
     marker: &Marker,
     pattern: &[MarkerPart],
-    ids: &mut Vec<MarkedId>,
+    ids: &mut MarkedIds,
 ) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     for (index, part) in pattern.iter().enumerate() {
@@ -318,13 +317,10 @@ fn encode(
                         name: marker.name.to_string(),
                     });
                 };
-                let known = ids.iter().position(|known| known.id == id);
-                let nth = known.unwrap_or(ids.len());
-                if known.is_none() {
-                    ids.push(MarkedId {
-                        id,
-                        text: text.into(),
-                    });
+                let next = ids.texts.len();
+                let nth = *ids.places.entry(id).or_insert(next);
+                if nth == next {
+                    ids.texts.push(text.into());
                 }
                 bytes.extend(word(nth));
             }

@@ -323,7 +323,7 @@ impl SectionScanner {
     /// may go on in text to come.
     fn read_own(&mut self, batch: &mut Batch<'_, '_>, nth: usize, next: Option<usize>) {
         let here = batch.rest(next.unwrap_or(batch.text.len()));
-        let own = &*self.sections.marked(nth).text;
+        let own = self.sections.own_text(nth);
         // At the start of a text, a blank in front may be missing.
         let without_blank = own.strip_prefix(b" ").unwrap_or(own);
         let fits = |own: &&[u8]| {

@@ -207,7 +207,10 @@ impl Tokenizer {
             Strategy::Exact(table) => Ok(table
                 .flags(id)
                 .is_some_and(|flags| flags.has(TokenFlags::SPECIAL))),
-            Strategy::Window { source, .. } => source.is_special(id).map_err(Error::Source),
+            Strategy::Window { source, .. } => {
+                let known = source.id_to_token(id).map_err(Error::Source)?.is_some();
+                Ok(known && source.is_special(id).map_err(Error::Source)?)
+            }
         }
     }
 

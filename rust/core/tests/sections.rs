@@ -1,6 +1,10 @@
 //! Sections: a table of what is handed out after each push, and the laws. The slow twin of the
 //! splitter is in Python, beside that of the decoder.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail")]
+#![allow(
+    clippy::items_after_statements,
+    reason = "the type of a row stands above its table"
+)]
 
 mod common;
 
@@ -11,6 +15,7 @@ use detok_core::{
     TextDecodeOptions, TokenId, Tokenizer, from_token_bytes,
 };
 use proptest::prelude::*;
+use std::slice::from_ref;
 use std::sync::Arc;
 
 const THINK: TokenId = 256;
@@ -129,9 +134,9 @@ fn run(
 }
 
 /// Text by section, token by token; `|` stands between pushes.
-fn told(markers: &[Marker], prompt: &str, text: &str, skip: bool) -> String {
+fn told(marker: &Marker, prompt: &str, text: &str, skip: bool) -> String {
     let groups: Vec<_> = ids(text).into_iter().map(|id| vec![id]).collect();
-    let (shown, _) = run(splitter(markers, &ids(prompt)), &groups, skip, 0);
+    let (shown, _) = run(splitter(from_ref(marker), &ids(prompt)), &groups, skip, 0);
     let push = |sections: &Vec<(String, DecodedText)>| {
         let sections = sections.iter();
         let sections = sections.map(|(name, decoded)| format!("{}:{}", &name[..1], decoded.text));
@@ -152,50 +157,46 @@ fn what_each_token_gives() {
         keep_markers: true,
         ..think()
     };
-    type Row<'r> = (&'r [Marker], &'r str, &'r str, &'r str);
+    type Row<'r> = (&'r Marker, &'r str, &'r str, &'r str);
+    let think = think();
     let rows: [Row<'_>; 17] = [
-        (&[think()], "", "<think>ab</think>c", "|r:a|r:b||c:c||"),
+        (&think, "", "<think>ab</think>c", "|r:a|r:b||c:c||"),
         // What only looks like the token is text at once.
-        (&[think()], "", "<thin", "c:<|c:t|c:h|c:i|c:n||"),
-        (&[think()], "", "a<think>b", "c:a||r:b||"),
+        (&think, "", "<thin", "c:<|c:t|c:h|c:i|c:n||"),
+        (&think, "", "a<think>b", "c:a||r:b||"),
         // A start opens once, an end without a start is hidden text like any other special.
-        (&[think()], "", "<think></think><think>a", "||c:|c:a||"),
-        (&[reopening], "", "<think></think><think>a", "|||r:a||"),
-        (&[keeping], "", "<think>a</think>b", "r:|r:a|r:|c:b||"),
+        (&think, "", "<think></think><think>a", "||c:|c:a||"),
+        (&reopening, "", "<think></think><think>a", "|||r:a||"),
+        (&keeping, "", "<think>a</think>b", "r:|r:a|r:|c:b||"),
         // A marker of text waits as long as it may be one.
         (
-            &[text_marker.clone()],
+            &text_marker,
             "",
             "a(b((c)d))e",
             "c:a||c:(b|||n:c||n:)d|||c:e||",
         ),
-        (&[text_marker.clone()], "", "((a)", "||n:a|||n:)"),
+        (&text_marker, "", "((a)", "||n:a|||n:)"),
         // A pattern of ids and text, and what begins like it.
-        (&[pattern.clone()], "", "<|open|>t<|sep|>a", "|||r:a||"),
-        (&[pattern.clone()], "", "<|open|>u<|sep|>a", "|c:u|c:|c:a||"),
-        (
-            &[pattern.clone()],
-            "",
-            "<|open|><|open|>t<|sep|>a",
-            "|c:|||r:a||",
-        ),
+        (&pattern, "", "<|open|>t<|sep|>a", "|||r:a||"),
+        (&pattern, "", "<|open|>u<|sep|>a", "|c:u|c:|c:a||"),
+        (&pattern, "", "<|open|><|open|>t<|sep|>a", "|c:|||r:a||"),
         // Where the prompt leaves it.
-        (&[think()], "<think>\n", "a</think>b", "r:a||c:b||"),
-        (&[think()], "<think>\n</think>\n", "<think>b", "c:|c:b||"),
-        (&[think()], "<think>\n<|other|>", "a", "c:a||"),
-        (&[text_marker.clone()], "(", "(a", "|n:a||"),
-        (&[text_marker.clone()], "(", "a", "c:a||"),
-        (&[pattern], "<|open|>", "t<|sep|>a", "||r:a||"),
+        (&think, "<think>\n", "a</think>b", "r:a||c:b||"),
+        (&think, "<think>\n</think>\n", "<think>b", "c:|c:b||"),
+        (&think, "<think>\n<|other|>", "a", "c:a||"),
+        (&text_marker, "(", "(a", "|n:a||"),
+        (&text_marker, "(", "a", "c:a||"),
+        (&pattern, "<|open|>", "t<|sep|>a", "||r:a||"),
     ];
-    for (markers, prompt, text, expected) in rows {
+    for (marker, prompt, text, expected) in rows {
         assert_eq!(
-            told(markers, prompt, text, true),
+            told(marker, prompt, text, true),
             expected,
             "{prompt:?} {text:?}"
         );
     }
     assert_eq!(
-        told(&[think()], "", "a<think>b</think>c", false),
+        told(&think, "", "a<think>b</think>c", false),
         "c:a||r:b||c:c||"
     );
 }
@@ -359,7 +360,7 @@ proptest! {
         skip: bool,
     ) {
         let groups = groups(&ids, &cuts);
-        let whole = run(splitter(&markers, &prompt), std::slice::from_ref(&ids), skip, 0);
+        let whole = run(splitter(&markers, &prompt), from_ref(&ids), skip, 0);
         let parts = run(splitter(&markers, &prompt), &groups, skip, held);
         let sum: u64 = parts.1.iter().map(|(_, count)| count).sum();
         prop_assert_eq!(sum, ids.len() as u64);
@@ -423,6 +424,6 @@ proptest! {
             unreachable!("the last update ends the request")
         };
         let groups = groups(&ids, &cuts);
-        prop_assert_eq!(outcome(std::slice::from_ref(&ids)), outcome(&groups));
+        prop_assert_eq!(outcome(from_ref(&ids)), outcome(&groups));
     }
 }
