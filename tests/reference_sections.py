@@ -90,6 +90,8 @@ def keys_of(vocabulary: Vocabulary, pattern: Pattern) -> tuple[Key, ...]:
         if isinstance(part, int) and part not in vocabulary.tokens:
             raise UnknownTokenError(part, index)
         token_id = part if isinstance(part, int) else marker_id(vocabulary, part)
+        if token_id is not None:
+            token_bytes(vocabulary, token_id).decode()  # ValueError if it is a part of a character
         keys += part.encode() if token_id is None else [(token_id,)]
     return tuple(keys)
 
@@ -216,10 +218,10 @@ class Sections:
         data = decoded.text.encode()
         byte = at.byte
 
-        def bytes_before(stop: int) -> Iterator[Symbol]:
+        def bytes_before(stop: int, record: int) -> Iterator[Symbol]:
             for place in range(byte, stop):
                 end = at.record
-                while end < len(decoded.records) and decoded.records[end].byte_offset < place + 1:
+                while end < record and decoded.records[end].byte_offset < place + 1:
                     end += 1
                 yield Symbol(data[place], self.place(decoded, at, place), Place(place + 1, end))
 
@@ -227,10 +229,10 @@ class Sections:
             token_id = decoded.records[index].token_id
             if token_id in ids:
                 start = max(byte, self.stand(decoded, index))
-                out += bytes_before(start)
+                out += bytes_before(start, index)
                 byte = start + self.own_bytes(decoded, index, start)
                 out.append(Symbol((token_id,), Place(start, index), Place(byte, index + 1)))
-        out += bytes_before(len(data))
+        out += bytes_before(len(data), len(decoded.records))
         return out
 
     def place(self, decoded: DecodedText, at: Place, byte: int) -> Place:

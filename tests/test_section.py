@@ -351,6 +351,26 @@ ZERO_WIDTH = {
     "another hidden token in a character": Row(
         [HIDDEN], [*HALF, "<|h|>", *REST], [[], [], [], [content("你", "V0 Z0 v0 v0")], []], counted(4, 0, 0)
     ),
+    "a hidden token in a marker's character": Row(
+        [marker("reasoning", "你", "!")],
+        [*HALF, "<|h|>", *REST, "a"],
+        [[], [], [], [], [reasoning("a")], []],
+        counted(0, 1, 4),
+        section="reasoning",
+    ),
+    "a hidden marker in a marker's character": Row(
+        [marker("reasoning", "你", "<|/think|>"), marker("call", "<|/think|>", "!")],
+        [*HALF, "<|/think|>", *REST, "a"],
+        [[], [], [], [call("", "Z0 Z0")], [call("a")], []],
+        counted(0, 0, 2, call=3),
+        section="call",
+    ),
+    "a kept marker ends in a character": Row(
+        [HIDDEN | {"keep_markers": True}],
+        ["<|think|>", *HALF, "<|/think|>", *REST],
+        [[reasoning("", "Z0")], [], [], [], [reasoning("你", "V0 Z0"), content("", "Z0 Z0")], []],
+        counted(2, 1, 2),
+    ),
     "a shown marker ends half a character": Row(
         [THINK],
         [*HALF, "<think>", *REST],
@@ -934,6 +954,8 @@ BAD_SPLITTERS = {
     "an id without a token": ([marker("x", UNMAPPED, "b")], {}, "UnknownTokenError"),
     "an id without a token, inside": ([marker("x", "a", ["b", UNMAPPED])], {}, "UnknownTokenError"),
     "an id without a token, as alternative": ([marker("x", "a", "b", also_end=[UNMAPPED])], {}, "UnknownTokenError"),
+    "a part of a character": ([marker("x", 0xE4, "b")], {}, ValueError),
+    "a part of a character, as alternative": ([marker("x", "a", "b", also_end=[["c", 0xBD]])], {}, ValueError),
     "too long": ([marker("x", HALF_OF_ROOM, HALF_OF_ROOM, also_end=["b"])], {}, ValueError),
     "too long together": ([marker("x", HALF_OF_ROOM, "!"), marker("y", "b" + HALF_OF_ROOM, "!")], {}, ValueError),
 }
@@ -990,3 +1012,37 @@ def test_what_is_not_decoded_text_is_refused():
                 run.splitter.push(wrong)
         seen.append(run.push(group))
     assert [*seen, run.end()] == row.shown
+
+
+def test_where_an_id_is_wrong():
+    """The error says in which pattern, and where in it."""
+    with pytest.raises(detok.UnknownTokenError, match="at index 1") as raised:
+        detok.Marker("x", ["a", 2**40], "b")
+    assert (raised.value.index, raised.value.__notes__) == (1, ["in start[1] of a Marker"])
+    with pytest.raises(TypeError, match=r"also_end\[1\]\[0\] must be a str or a token id, not bool"):
+        detok.Marker("x", "a", "b", also_end=["c", [True]])
+    tokenizer = detok.Tokenizer.from_token_bytes([b"a", b"\xe4"])
+    with pytest.raises(detok.UnknownTokenError, match=r"part 1 of end of marker \"x\" is token id 7") as raised:
+        detok.SectionSplitter(tokenizer, [detok.Marker("x", 0, ["b", 7])])
+    assert (raised.value.token_id, raised.value.index) == (7, 1)
+    with pytest.raises(ValueError, match=r"part 0 of also_end\[1\] of marker \"x\" is token id 1, .*character"):
+        detok.SectionSplitter(tokenizer, [detok.Marker("x", 0, "b", also_end=["c", 1])])
+
+
+def test_added_tokens_of_a_window():
+    """A source that is decoded by windows has markers that are added tokens too."""
+    tokens = ["<", "think", ">", "a", "<think>"]
+    data = {
+        "added_tokens": [
+            {"id": 4, "content": "<think>", "special": False, "single_word": False, "lstrip": False}
+            | {"rstrip": False, "normalized": False}
+        ],
+        "decoder": {"type": "Replace", "pattern": {"Regex": "zz"}, "content": "z"},
+        "model": {"type": "WordLevel", "vocab": {name: i for i, name in enumerate(tokens[:4])}, "unk_token": "a"},
+    }
+    tokenizer = detok.Tokenizer.from_json(json.dumps(data))
+    assert tokenizer.strategy == "window"
+    for ids, section in (([0, 1, 2], "content"), ([4], "r")):
+        splitter = detok.SectionSplitter(tokenizer, [detok.Marker("r", "<think>", ">")])
+        splitter.push(tokenizer.decode_attributed(ids))
+        assert splitter.section == section

@@ -753,7 +753,7 @@ class SectionSplitter:
 
         Raises:
             UnknownTokenError: An id that the tokenizer does not have; `index` is its place in the pattern.
-            ValueError: Two markers that start alike; more than 64 KiB of
+            ValueError: An id that is a part of a character; two markers that start alike; more than 64 KiB of
                 patterns (an id counts as six bytes); an `initial` that no marker has.
             TypeError: A marker that is no `Marker`.
         """

@@ -73,16 +73,14 @@ pub enum Error {
     #[error("{0}")]
     BadMarker(String),
     /// An id in a marker that the tokenizer does not have.
-    #[error(
-        "part {index} of a pattern of marker {name:?} is token id {id}, which the tokenizer does not have"
-    )]
+    #[error("{place} is token id {id}, which the tokenizer does not have")]
     UnknownMarkerToken {
         /// The id.
         id: TokenId,
         /// Its place in the pattern.
         index: usize,
-        /// The marker's section.
-        name: String,
+        /// Its place, in words.
+        place: String,
     },
     /// A push to a request or slot behind its end.
     #[error("the {0} has ended: its last text was given, and it takes no more tokens")]

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::token::TokenId;
 use crate::tokenizer::Tokenizer;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 /// Most bytes of all patterns of a splitter together; an id counts as six.
@@ -68,8 +69,9 @@ pub(crate) struct CompiledMarker {
 /// Tokens that stand for themselves in a pattern, in the order in which they were met.
 #[derive(Debug, Default)]
 struct MarkedIds {
+    ids: Vec<TokenId>,
     /// What each shows in the middle of text, if it is shown.
-    texts: Vec<Box<[u8]>>,
+    texts: Vec<Box<str>>,
     places: HashMap<TokenId, usize>,
 }
 
@@ -156,49 +158,58 @@ impl Sections {
     /// The markers, in the order in which ties between them are settled.
     ///
     /// # Errors
-    /// [`Error::UnknownMarkerToken`]; [`Error::BadMarker`] for two markers that start alike, or more than
-    /// [`MAX_MARKER_BYTES`]; a window source's own.
+    /// [`Error::UnknownMarkerToken`]; [`Error::BadMarker`] for an id that is a part of a character, two
+    /// markers that start alike, or more than [`MAX_MARKER_BYTES`]; a window source's own.
     pub fn new(tokenizer: &Tokenizer, markers: &[Marker]) -> Result<Self, Error> {
         let mut names = vec![Arc::from(CONTENT)];
+        let mut sections = HashMap::from([(Arc::clone(&names[0]), 0)]);
         let mut ids = MarkedIds::default();
-        let mut starts: Vec<Vec<u8>> = Vec::new();
+        let mut starts = Vec::new();
+        let mut by_start = HashMap::new();
         let mut ends = Vec::new();
+        let mut bytes = 0;
         for (at, marker) in markers.iter().enumerate() {
-            if !names.contains(&marker.name) {
+            let section = sections.entry(Arc::clone(&marker.name));
+            section.or_insert_with(|| {
                 names.push(Arc::clone(&marker.name));
+                names.len() - 1
+            });
+            let mut encode = |pattern, place: fmt::Arguments<'_>| {
+                let encoded = encode(tokenizer, marker, pattern, place, &mut ids)?;
+                bytes += encoded.len();
+                if bytes > MAX_MARKER_BYTES {
+                    return Err(Error::BadMarker(format!(
+                        "the patterns of all markers have more than {MAX_MARKER_BYTES} bytes together"
+                    )));
+                }
+                Ok(encoded)
+            };
+            let start = encode(&marker.start, format_args!("start"))?;
+            let mut own_ends = Vec::new();
+            for (nth, end) in marker.ends.iter().enumerate() {
+                own_ends.push(match nth {
+                    0 => encode(end, format_args!("end"))?,
+                    _ => encode(end, format_args!("also_end[{}]", nth - 1))?,
+                });
             }
-            let start = encode(tokenizer, marker, &marker.start, &mut ids)?;
-            if let Some(first) = starts.iter().position(|other| *other == start) {
+            if let Some(first) = by_start.insert(start.clone(), at) {
                 return Err(Error::BadMarker(format!(
                     "markers {first} ({:?}) and {at} ({:?}) start alike: give one of them",
                     markers[first].name, marker.name
                 )));
             }
             starts.push(start);
-            let encoded = marker.ends.iter();
-            let encoded = encoded.map(|end| encode(tokenizer, marker, end, &mut ids));
-            ends.push(encoded.collect::<Result<Vec<_>, _>>()?);
+            ends.push(own_ends);
         }
-        let bytes: usize = starts
-            .iter()
-            .chain(ends.iter().flatten())
-            .map(Vec::len)
-            .sum();
-        if bytes > MAX_MARKER_BYTES {
-            return Err(Error::BadMarker(format!(
-                "the patterns of all markers have {bytes} bytes together, more than {MAX_MARKER_BYTES}"
-            )));
-        }
-        let section = |marker: &Marker| names.iter().position(|name| *name == marker.name);
         let compile = |(at, marker): (usize, &Marker)| {
             let opens = |end: &Vec<u8>| {
-                let other = starts.iter().position(|start| start == end);
+                let other = by_start.get(end).copied();
                 other.filter(|other| *other != at)
             };
             let inside = ends[at].iter();
             let inside = inside.map(|end| (end.as_slice(), opens(end)));
             CompiledMarker {
-                section: section(marker).unwrap_or(0),
+                section: sections.get(&marker.name).copied().unwrap_or(0),
                 reopens: marker.reopen,
                 keeps_markers: marker.keep_markers,
                 inside: Arc::new(PatternSet::new(inside, &ids)),
@@ -237,7 +248,7 @@ impl Sections {
     }
 
     /// What a marked id shows in the middle of text, if it is shown.
-    pub(crate) fn own_text(&self, nth: usize) -> &[u8] {
+    pub(crate) fn own_text(&self, nth: usize) -> &str {
         &self.ids.texts[nth]
     }
 
@@ -261,18 +272,18 @@ impl Sections {
 impl PatternSet {
     fn new<'p>(patterns: impl Iterator<Item = (&'p [u8], Option<usize>)>, all: &MarkedIds) -> Self {
         let (bytes, opens): (Vec<&[u8]>, Vec<_>) = patterns.unzip();
-        let mut occurs = vec![false; all.texts.len()];
+        let mut ids = Vec::new();
         for pattern in &bytes {
             let mut rest = *pattern;
             while let Some(at) = rest.iter().position(|byte| *byte == ID) {
                 let (word, behind) = rest[at..].split_at(WORD);
-                occurs[nth_of(word)] = true;
+                let nth = nth_of(word);
+                ids.push((all.ids[nth], nth));
                 rest = behind;
             }
         }
-        let ids = all.places.iter().map(|(id, nth)| (*id, *nth));
-        let mut ids: Vec<_> = ids.filter(|(_, nth)| occurs[*nth]).collect();
         ids.sort_unstable();
+        ids.dedup();
         let patterns = bytes.iter().zip(opens);
         Self {
             opens_with_text: bytes.iter().any(|pattern| !pattern.starts_with(&[ID])),
@@ -295,11 +306,12 @@ impl PatternSet {
     }
 }
 
-/// A pattern as bytes; ids that are new are added to the list.
+/// A pattern as bytes; ids that are new are added to the list. `place` is its place in the marker.
 fn encode(
     tokenizer: &Tokenizer,
     marker: &Marker,
     pattern: &[MarkerPart],
+    place: fmt::Arguments<'_>,
     ids: &mut MarkedIds,
 ) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
@@ -310,19 +322,8 @@ fn encode(
         };
         match (id, part) {
             (Some(id), _) => {
-                let Some(text) = tokenizer.token_bytes(id)? else {
-                    return Err(Error::UnknownMarkerToken {
-                        id,
-                        index,
-                        name: marker.name.to_string(),
-                    });
-                };
-                let next = ids.texts.len();
-                let nth = *ids.places.entry(id).or_insert(next);
-                if nth == next {
-                    ids.texts.push(text.into());
-                }
-                bytes.extend(word(nth));
+                let named = || format!("part {index} of {place} of marker {:?}", marker.name);
+                bytes.extend(word(ids.add(tokenizer, id, index, named)?));
             }
             (None, MarkerPart::Text(text)) => bytes.extend(text.as_bytes()),
             (None, MarkerPart::Id(_)) => {}
@@ -332,4 +333,35 @@ fn encode(
         }
     }
     Ok(bytes)
+}
+
+impl MarkedIds {
+    /// The place of an id, which may be new; `index` and `named` are where it stands.
+    fn add(
+        &mut self,
+        tokenizer: &Tokenizer,
+        id: TokenId,
+        index: usize,
+        named: impl Fn() -> String,
+    ) -> Result<usize, Error> {
+        if let Some(&nth) = self.places.get(&id) {
+            return Ok(nth);
+        }
+        let Some(bytes) = tokenizer.token_bytes(id)? else {
+            let place = named();
+            return Err(Error::UnknownMarkerToken { id, index, place });
+        };
+        // Text is cut between characters, so a marker cannot begin or end inside one.
+        let text = std::str::from_utf8(&bytes).map_err(|_| {
+            Error::BadMarker(format!(
+                "{} is token id {id}, which has a part of a character: give whole characters",
+                named()
+            ))
+        })?;
+        let nth = self.ids.len();
+        self.ids.push(id);
+        self.texts.push(text.into());
+        self.places.insert(id, nth);
+        Ok(nth)
+    }
 }

@@ -74,6 +74,8 @@ pub(crate) struct SectionScanner {
     opened: Box<[bool]>,
     /// What is looked for.
     set: Arc<PatternSet>,
+    /// What is looked for outside; made again when a marker has opened for the only time.
+    outside: Option<Arc<PatternSet>>,
     progress: Progress,
     /// Symbols at the end that may become a marker: as many as the automaton holds.
     held: VecDeque<Held>,
@@ -82,8 +84,9 @@ pub(crate) struct SectionScanner {
     at: Place,
     /// The first record with text at `at`, if one has been looked at.
     visible_here: Option<usize>,
-    /// Bytes of a token's own text that are to come, and what they are if that is decided.
-    own_left: usize,
+    /// What of a token's own text is to come (its place among the marked ids, and how many bytes),
+    /// and what it is if that is decided.
+    own_left: Option<(usize, usize)>,
     own_part: Option<(Part, Option<usize>)>,
     /// The end of the last stretch.
     decided_to: Place,
@@ -95,6 +98,7 @@ impl SectionScanner {
         Self {
             opened: vec![false; sections.markers().len()].into(),
             set: sections.outside(|_| true),
+            outside: None,
             sections,
             inside: None,
             progress: Progress::default(),
@@ -102,7 +106,7 @@ impl SectionScanner {
             held_len: 0,
             at: Place::default(),
             visible_here: None,
-            own_left: 0,
+            own_left: None,
             own_part: None,
             decided_to: Place::default(),
         }
@@ -165,7 +169,7 @@ impl SectionScanner {
     fn start_counting(&mut self) {
         self.at = Place::default();
         self.visible_here = None;
-        self.own_left = 0;
+        self.own_left = None;
         self.own_part = None;
         self.decided_to = Place::default();
         for held in &mut self.held {
@@ -255,7 +259,7 @@ impl SectionScanner {
             }
             if opens_text {
                 self.visible_here.get_or_insert(start.records);
-                self.own_left = 0;
+                self.own_left = None;
             }
             let Some(nth) = self.set.marked(record.token_id) else {
                 continue;
@@ -273,16 +277,25 @@ impl SectionScanner {
 
     /// Reads bytes of text up to `end`.
     fn read_to(&mut self, batch: &mut Batch<'_, '_>, end: usize) {
-        let own = self.own_left.min(end.saturating_sub(batch.read));
-        if own > 0 {
-            self.own_left -= own;
-            self.advance(batch, own);
-            if let Some((part, marker)) = self.own_part {
-                let end = Place {
-                    text: self.at.text,
-                    records: self.decided_to.records,
-                };
-                self.decide(batch, part, marker, end);
+        if let Some((nth, left)) = self.own_left
+            && batch.read < end
+        {
+            let own = self.sections.own_text(nth).as_bytes();
+            let own = own.get(own.len() - left..).unwrap_or_default();
+            let here = batch.rest(end);
+            let read = left.min(here.len());
+            // Text that is not what was to come begins something else.
+            self.own_left = None;
+            if own[..read] == here[..read] {
+                self.own_left = (read < left).then_some((nth, left - read));
+                self.advance(batch, read);
+                if let Some((part, marker)) = self.own_part {
+                    let end = Place {
+                        text: self.at.text,
+                        records: self.decided_to.records,
+                    };
+                    self.decide(batch, part, marker, end);
+                }
             }
         }
         while batch.read < end {
@@ -323,7 +336,7 @@ impl SectionScanner {
     /// may go on in text to come.
     fn read_own(&mut self, batch: &mut Batch<'_, '_>, nth: usize, next: Option<usize>) {
         let here = batch.rest(next.unwrap_or(batch.text.len()));
-        let own = self.sections.own_text(nth);
+        let own = self.sections.own_text(nth).as_bytes();
         // At the start of a text, a blank in front may be missing.
         let without_blank = own.strip_prefix(b" ").unwrap_or(own);
         let fits = |own: &&[u8]| {
@@ -333,7 +346,7 @@ impl SectionScanner {
         let own = [own, without_blank].into_iter().find(fits);
         let len = own.map_or(here.len(), <[u8]>::len);
         let read = len.min(here.len());
-        self.own_left = if next.is_some() { 0 } else { len - read };
+        self.own_left = (next.is_none() && read < len).then_some((nth, len - read));
         self.advance(batch, read);
     }
 
@@ -390,11 +403,19 @@ impl SectionScanner {
     /// Looks for what may come there, afresh.
     fn enter(&mut self, inside: Option<usize>) {
         self.inside = inside;
-        self.set = if let Some(marker) = inside {
-            self.opened[marker] = true;
-            Arc::clone(&self.sections.markers()[marker].inside)
+        self.set = if let Some(nth) = inside {
+            let marker = &self.sections.markers()[nth];
+            if !self.opened[nth] && !marker.reopens {
+                self.outside = None;
+            }
+            self.opened[nth] = true;
+            Arc::clone(&marker.inside)
         } else {
-            self.sections.outside(|marker| self.may_open(marker))
+            let outside = self.outside.take();
+            let outside =
+                outside.unwrap_or_else(|| self.sections.outside(|nth| self.may_open(nth)));
+            self.outside = Some(Arc::clone(&outside));
+            outside
         };
         self.progress = Progress::default();
         self.held.clear();

@@ -222,10 +222,12 @@ impl Tokenizer {
         match &self.strategy {
             Strategy::Exact(table) => Ok(table.marked_id_of(text)),
             Strategy::Window { source, .. } => {
-                let id = source.token_to_id(text).map_err(Error::Source)?;
-                let is_special = id.map(|id| source.is_special(id)).transpose();
-                let is_special = is_special.map_err(Error::Source)?;
-                Ok(id.filter(|_| is_special == Some(true)))
+                let Some(id) = source.token_to_id(text).map_err(Error::Source)? else {
+                    return Ok(None);
+                };
+                let is_special = source.is_special(id).map_err(Error::Source)?;
+                let is_marked = is_special || source.is_added(id).map_err(Error::Source)?;
+                Ok(is_marked.then_some(id))
             }
         }
     }

@@ -43,6 +43,14 @@ pub trait WindowSource: Send + Sync {
     /// The source's own.
     fn is_special(&self, id: TokenId) -> Result<bool, SourceError>;
 
+    /// Whether the token was added to the model's vocabulary, as far as the source can tell.
+    ///
+    /// # Errors
+    /// The source's own.
+    fn is_added(&self, _id: TokenId) -> Result<bool, SourceError> {
+        Ok(false)
+    }
+
     /// The id of a token by its name, if the source can tell.
     ///
     /// # Errors

@@ -288,8 +288,23 @@ fn refuses_markers_that_cannot_work() {
         );
         assert!(is_of_markers, "{error}");
     };
-    let unknown = MarkerPart::Id(1_000);
-    refused(&[Marker::new("r", vec![unknown], vec![], false, false).unwrap()]);
+    // An id that the tokenizer does not have, and one that is a part of a character.
+    for id in [1_000, 0xe4] {
+        let pattern = vec![MarkerPart::Id(id)];
+        refused(&[Marker::new("r", pattern.clone(), vec![], false, false).unwrap()]);
+        let also_end = vec![vec![part("a")], pattern];
+        let error = Sections::new(
+            &tokenizer,
+            &[Marker::new("r", vec![part("b")], also_end, false, false).unwrap()],
+        );
+        let told = error.unwrap_err().to_string();
+        assert!(
+            told.contains(&format!(
+                "part 0 of also_end[0] of marker \"r\" is token id {id}"
+            )),
+            "{told}"
+        );
+    }
     refused(&[think(), marker("other", &["<think>"], &["x"])]);
     let long = "a".repeat(detok_core::MAX_MARKER_BYTES + 1);
     refused(&[marker("r", &[&long], &["x"])]);

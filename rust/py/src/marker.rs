@@ -8,7 +8,7 @@ use detok_core::MarkerPart;
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyString, PyTuple};
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyString, PyTuple};
 
 /// A named section, and the patterns that open and close it.
 #[pyclass(frozen, module = "detok")]
@@ -18,11 +18,12 @@ pub(crate) struct Marker(pub(crate) core::Marker);
 fn read_pattern(pattern: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<MarkerPart>> {
     if is_sequence(pattern)? {
         let parts = pattern.try_iter()?.enumerate();
-        let read =
-            |(index, part): (usize, PyResult<_>)| read_part(&part?, &format!("{name}[{index}]"));
+        let read = |(index, part): (usize, PyResult<_>)| {
+            read_part(&part?, index, &format!("{name}[{index}]"))
+        };
         return parts.map(read).collect();
     }
-    Ok(vec![read_part(pattern, name)?])
+    Ok(vec![read_part(pattern, 0, name)?])
 }
 
 fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -31,20 +32,28 @@ fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(!is_text && !is_bytes && object.hasattr("__getitem__")? && !object.hasattr("keys")?)
 }
 
-fn read_part(part: &Bound<'_, PyAny>, name: &str) -> PyResult<MarkerPart> {
+/// A part of a pattern; `index` is its place in it, `name` that in the call.
+fn read_part(part: &Bound<'_, PyAny>, index: usize, name: &str) -> PyResult<MarkerPart> {
     if let Ok(text) = part.cast::<PyString>() {
         let text = text.to_cow().map_err(|_| {
             PyValueError::new_err(format!("{name} has a lone surrogate, which no text has"))
         })?;
         return Ok(MarkerPart::Text(text.into()));
     }
-    if is_sequence(part)? || !part.hasattr("__index__")? {
+    let is_bool = part.is_instance_of::<PyBool>();
+    if is_bool || is_sequence(part)? || !part.hasattr("__index__")? {
         return Err(PyTypeError::new_err(format!(
             "{name} must be a str or a token id, not {}",
             type_name(part)
         )));
     }
-    Ok(MarkerPart::Id(token_id(part, 0)?))
+    match token_id(part, index) {
+        Ok(id) => Ok(MarkerPart::Id(id)),
+        Err(error) => {
+            error.add_note(part.py(), format!("in {name} of a Marker"))?;
+            Err(error)
+        }
+    }
 }
 
 /// A pattern as a caller sees it: what it has one part of is that part.

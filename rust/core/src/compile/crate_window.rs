@@ -25,6 +25,10 @@ impl WindowSource for CrateTokenizer {
         Ok(added.get(&id).is_some_and(|token| token.special))
     }
 
+    fn is_added(&self, id: TokenId) -> Result<bool, SourceError> {
+        Ok(self.0.get_added_tokens_decoder().contains_key(&id))
+    }
+
     fn token_to_id(&self, token: &str) -> Result<Option<TokenId>, SourceError> {
         Ok(self.0.token_to_id(token))
     }
