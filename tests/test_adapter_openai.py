@@ -683,18 +683,31 @@ def test_events_are_ascii():
 
 
 def test_a_reader_of_what_others_send():
-    """Line ends of two bytes, comments, other fields, data over several lines, events without data."""
-    wire = b': hello\r\n\r\nevent: x\r\ndata: {"a":\r\ndata: 1}\r\n\r\nid: 3\n\n'
-    wire += b'data:{"b": "\xe4\xbd\xa0"}\n\ndata: [DONE]\n\n'
+    """A mark of byte order, line ends of all kinds, comments, other fields, data over several lines, or none of it."""
+    wire = b'\xef\xbb\xbf: hello\r\n\r\nevent: x\r\ndata: {"a":\r\ndata: 1}\r\n\r\nid: 3\n\n'
+    wire += b'data:{"b": "\xe4\xbd\xa0"}\r\rdata:\n\ndata: [DONE]\n\ndata: {"late": 1}\n\n'
     for cut in range(len(wire) + 1):
         reader = SseReader()
         assert reader.push(wire[:cut]) + reader.push(wire[cut:]) == [{"a": 1}, {"b": "你"}]
         assert reader.is_done
-    with pytest.raises(ValueError, match="Expecting value"):
-        SseReader().push(b"data: none\n\n")
     reader = SseReader()
-    assert reader.push(wire[:-1]) == [{"a": 1}, {"b": "你"}]
+    assert [chunk for byte in wire for chunk in reader.push(bytes([byte]))] == [{"a": 1}, {"b": "你"}]
+    reader = SseReader()
+    end = wire.index(b"[DONE]") + len(b"[DONE]\n")
+    assert reader.push(wire[:end]) == [{"a": 1}, {"b": "你"}]
     assert not reader.is_done
+
+
+def test_a_reader_of_what_is_no_chunk():
+    """What is wrong raises, and nothing is kept of it or lost by it."""
+    reader = SseReader()
+    assert reader.push(b'data: {"a":') == []
+    for wrong, words in ((b" 1}\n\ndata: {x\n\n", "Expecting"), (b" 1}\n\ndata: 5\n\n", "object.*5")):
+        with pytest.raises(ValueError, match=words):
+            reader.push(wrong)
+    with pytest.raises(TypeError, match="str"):
+        reader.push("1}")
+    assert reader.push(b" 1}\n\n") == [{"a": 1}]
 
 
 @contextmanager

@@ -762,8 +762,8 @@ class SectionSplitter:
         """The sections of more decoded text, as far as they are certain: pairs of a name (`content` outside of all
         markers) and text with records, whose offsets are those of that text.
 
-        Two pairs that follow on each other are different sections, also if they have one name. A record of a
-        character that lies in the section before has no text here: it is zero-width.
+        Two pairs of one list are different sections, also if they have one name; the first goes on with the section
+        that was open. A record of a character that lies in the section before has no text here: it is zero-width.
 
         Raises:
             StreamFinishedError: After `finish`.
@@ -810,7 +810,8 @@ class TextDecodeOptions:
         unknown_ids: Literal["error", "skip"] = "error",
         fragments: Literal["openai", "empty", "replacement"] = "openai",
     ) -> Self:
-        """Checks everything but the names in `keep_special_tokens`, which each decoder's tokenizer must know.
+        """Checks all that no tokenizer is needed for. Each decoder looks up the names in `keep_special_tokens`; with a
+        `stop_scope` it compiles the patterns of `sections`, and raises what `SectionSplitter` does.
 
         Args:
             skip_special_tokens: Hide special tokens; they have zero-width records.

@@ -98,6 +98,7 @@ class ChoiceBuilder(ABC):
         Raises:
             StreamFinishedError: The last event came before.
             StateError: The first event is no `Start`, or a later one is.
+            TypeError: What is pushed is no event.
             DetokError: Logprobs are wanted, and the engine gave none.
         """
         self._check(event)
@@ -190,6 +191,8 @@ class ChoiceBuilder(ABC):
         if self._finished is not None:
             raise StreamFinishedError(f"choice {self.index} has had its last event")
         is_start = isinstance(event, Start)
+        if not is_start and not isinstance(event, TextDelta):
+            raise TypeError(f"an event must be a Start or a TextDelta, not {type(event).__name__}")
         if is_start is not (self._prompt_token_count is None):
             problem = "two starts" if is_start else "no start"
             raise StateError(f"choice {self.index} has {problem}: a request begins with its Start")

@@ -1,6 +1,8 @@
 """Server-sent events: JSON of a chunk as bytes of a stream, and back."""
 
 import json
+import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
@@ -22,34 +24,53 @@ class SseReader:
     """Reads chunks out of a stream of bytes, however the stream is cut: an event is decoded when all of it is there.
 
     Attributes:
-        is_done: Whether `[DONE]` came.
+        is_done: Whether `[DONE]` came; what follows it is passed over.
     """
 
     def __init__(self) -> None:
         self.is_done = False
-        self._line = bytearray()
+        self._has_begun = False
+        self._rest = bytearray()
         self._data: list[bytes] = []
 
     def push(self, data: bytes) -> list[dict[str, Any]]:
         """The chunks that are complete now; errors that a server sends in a stream are among them.
 
         Raises:
-            ValueError: Data that is no JSON.
+            ValueError: An event that is no JSON object. Nothing has changed.
         """
-        self._line += data
-        if b"\n" not in data:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"data must be bytes, not {type(data).__name__}")
+        if self._has_begun and not _LINE_END.search(self._rest[-1:] + data):
+            # A long line in small pieces.
+            self._rest += data
             return []
-        *lines, self._line = self._line.split(b"\n")
-        return [chunk for line in lines if (chunk := self._read(bytes(line).removesuffix(b"\r"))) is not None]
+        unread = self._rest + data
+        if not self._has_begun:
+            if len(unread) < len(BOM_UTF8) and BOM_UTF8.startswith(unread):
+                self._rest = unread
+                return []
+            unread = unread.removeprefix(BOM_UTF8)
+        # A line ends with CR, LF or both; the LF of a CR at the end may be on its way.
+        *lines, rest = _LINE_END.split(unread)
+        chunks, event, is_done = [], list(self._data), self.is_done
+        for line in lines:
+            if line.startswith(b"data:"):
+                event.append(bytes(line.removeprefix(b"data:")))
+            elif not line:
+                text, event = b"\n".join(event).strip(), []
+                is_done = is_done or text == b"[DONE]"
+                if text and not is_done:
+                    chunks.append(_chunk(text))
+        self._has_begun, self._rest, self._data, self.is_done = True, bytearray(rest), event, is_done
+        return chunks
 
-    def _read(self, line: bytes) -> dict[str, Any] | None:
-        if line.startswith(b"data:"):
-            self._data.append(line.removeprefix(b"data:"))
-        if line or not self._data:
-            return None
-        data, self._data = b"\n".join(self._data), []
-        if data.strip() == b"[DONE]":
-            self.is_done = True
-            return None
-        chunk: dict[str, Any] = json.loads(data)
-        return chunk
+
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
+
+
+def _chunk(text: bytes) -> dict[str, Any]:
+    chunk = json.loads(text)
+    if not isinstance(chunk, dict):
+        raise ValueError(f"an event must be a JSON object; it is {text[:40]!r}")
+    return chunk
