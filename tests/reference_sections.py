@@ -259,21 +259,11 @@ class Sections:
         return self.place(decoded, at, record.byte_offset)
 
     def own_bytes(self, decoded: DecodedText, index: int, start: int) -> int:
-        """The length of the token's text, as far as it has come, with or without a blank before it."""
-        record = decoded.records[index]
-        if not record.visible:
+        """The length of the token's text, as far as it has come: up to where another token begins."""
+        if not decoded.records[index].visible:
             return 0
-        data = token_bytes(self.vocabulary, record.token_id)
-        if record.continues_char:
-            data = data.lstrip(bytes(range(0x80, 0xC0)))
-        own = data.decode(errors="replace")
-        # What another token begins is not its own, alike as blanks may look.
-        following = [other.byte_offset for other in decoded.records[index + 1 :] if starts_text(other)]
-        shown = decoded.text.encode()[start : min(following, default=None)].decode()
-        for text in (own, own.removeprefix(" "), " " + own):
-            if all(a in (b, "\ufffd") for a, b in zip(text, shown, strict=False)):
-                return byte_len(shown[: len(text)])
-        return byte_len(shown)
+        following = [other.byte_offset for other in decoded.records[index + 1 :] if other.visible]
+        return max(0, min(following, default=byte_len(decoded.text)) - start)
 
     # -------- scanning
 
@@ -310,10 +300,6 @@ class Sections:
                 state = State(opened, state.opened | {opened})
             floors.append(start if opened is not None and parts[-1].is_shown else end)
             at = end
-
-
-def starts_text(record: Record) -> bool:
-    return record.visible and not record.continues_char
 
 
 def first_match(keys: Sequence[Key], patterns: Sequence[tuple[Key, ...]]) -> tuple[int, int, int] | None:

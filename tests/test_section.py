@@ -1046,3 +1046,23 @@ def test_added_tokens_of_a_window():
         splitter = detok.SectionSplitter(tokenizer, [detok.Marker("r", "<think>", ">")])
         splitter.push(tokenizer.decode_attributed(ids))
         assert splitter.section == section
+
+
+def test_the_text_of_a_marker_ends_where_another_token_has_text():
+    """However the tokenizer spells it in its place, and however late it comes."""
+    data = {
+        "decoder": {"type": "BPEDecoder", "suffix": "</w>"},
+        "model": {"type": "BPE", "vocab": {"a": 0, "foo</w>": 1}, "merges": []},
+    }
+    tokenizer = detok.Tokenizer.from_json(json.dumps(data))
+    for held in range(6):
+        stream = detok.DecodeStream(tokenizer, min_bytes_to_buffer=held)
+        splitter = detok.SectionSplitter(tokenizer, [detok.Marker("x", 1, 1)])
+        pieces = []
+        for token_id in (1, 1, 0):  # foo, blank and foo, blank and a
+            stream.push_token(token_id)
+            pieces += splitter.push(stream.next_chunk() or detok.DecodedText())
+        pieces += splitter.push(stream.flush()[0] or detok.DecodedText()) + splitter.finish()
+        assert {name for name, _ in pieces} == {"content"}
+        assert "".join(piece.text for _, piece in pieces) == " a"
+        assert dict(splitter.token_counts) == {"content": 1, "x": 0, "markers": 2}

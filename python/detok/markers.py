@@ -35,7 +35,8 @@ PRESETS: Mapping[str, Sequence[Marker]] = MappingProxyType(
             Marker("tool_call", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", reopen=True, keep_markers=True),
         ),
         "kimi_k2": (
-            _THINK,
+            # Calls may follow without an end of thought.
+            Marker("reasoning", "<think>", "</think>", also_end=["<|tool_calls_section_begin|>"]),
             Marker(
                 "tool_call",
                 "<|tool_calls_section_begin|>",
@@ -59,6 +60,14 @@ PRESETS: Mapping[str, Sequence[Marker]] = MappingProxyType(
             *_message("content", "<|channel|>", "final", "<|message|>", end="<|return|>"),
             *_message("content", "<|channel|>", "commentary", "<|message|>", end="<|end|>"),
             *_message("tool_call", "<|channel|>", "commentary to=", end="<|call|>", keep_markers=True),
+            Marker(
+                "tool_call",
+                ("<|start|>", "assistant to="),
+                "<|call|>",
+                also_end=("<|end|>", "<|return|>"),
+                reopen=True,
+                keep_markers=True,
+            ),
         ),
     }
 )

@@ -70,8 +70,6 @@ pub(crate) struct CompiledMarker {
 #[derive(Debug, Default)]
 struct MarkedIds {
     ids: Vec<TokenId>,
-    /// What each shows in the middle of text, if it is shown.
-    texts: Vec<Box<str>>,
     places: HashMap<TokenId, usize>,
 }
 
@@ -247,11 +245,6 @@ impl Sections {
         &self.markers
     }
 
-    /// What a marked id shows in the middle of text, if it is shown.
-    pub(crate) fn own_text(&self, nth: usize) -> &str {
-        &self.ids.texts[nth]
-    }
-
     /// Whether an id is part of a pattern.
     pub(crate) fn marks(&self, id: TokenId) -> bool {
         self.ids.places.contains_key(&id)
@@ -352,15 +345,14 @@ impl MarkedIds {
             return Err(Error::UnknownMarkerToken { id, index, place });
         };
         // Text is cut between characters, so a marker cannot begin or end inside one.
-        let text = std::str::from_utf8(&bytes).map_err(|_| {
-            Error::BadMarker(format!(
+        if std::str::from_utf8(&bytes).is_err() {
+            return Err(Error::BadMarker(format!(
                 "{} is token id {id}, which has a part of a character: give whole characters",
                 named()
-            ))
-        })?;
+            )));
+        }
         let nth = self.ids.len();
         self.ids.push(id);
-        self.texts.push(text.into());
         self.places.insert(id, nth);
         Ok(nth)
     }

@@ -84,9 +84,9 @@ pub(crate) struct SectionScanner {
     at: Place,
     /// The first record with text at `at`, if one has been looked at.
     visible_here: Option<usize>,
-    /// What of a token's own text is to come (its place among the marked ids, and how many bytes),
-    /// and what it is if that is decided.
-    own_left: Option<(usize, usize)>,
+    /// Text goes on to be that of a token that is a symbol, until another token has text; and what
+    /// it is if that is decided.
+    in_own: bool,
     own_part: Option<(Part, Option<usize>)>,
     /// The end of the last stretch.
     decided_to: Place,
@@ -106,7 +106,7 @@ impl SectionScanner {
             held_len: 0,
             at: Place::default(),
             visible_here: None,
-            own_left: None,
+            in_own: false,
             own_part: None,
             decided_to: Place::default(),
         }
@@ -169,7 +169,7 @@ impl SectionScanner {
     fn start_counting(&mut self) {
         self.at = Place::default();
         self.visible_here = None;
-        self.own_left = None;
+        self.in_own = false;
         self.own_part = None;
         self.decided_to = Place::default();
         for held in &mut self.held {
@@ -256,17 +256,20 @@ impl SectionScanner {
             let opens_text = is_visible(&record) && at == batch.read;
             if is_visible(&record) {
                 last_visible = Some(at);
+                self.in_own = false;
             }
             if opens_text {
                 self.visible_here.get_or_insert(start.records);
-                self.own_left = None;
             }
             let Some(nth) = self.set.marked(record.token_id) else {
                 continue;
             };
             if opens_text {
-                let next = records.iter().skip(index + 1).find(is_visible).map(offset);
-                self.read_own(&mut batch, nth, next);
+                // Its text reaches up to the next token that has some.
+                let next = records.iter().skip(index + 1).find(is_visible);
+                let end = next.map_or(text.len(), offset);
+                self.in_own = next.is_none();
+                self.advance(&mut batch, end - at);
             }
             let undecided = shared.map_or(start, |(_, before)| before);
             self.read_symbol(&mut batch, start, undecided, &word(nth));
@@ -277,25 +280,14 @@ impl SectionScanner {
 
     /// Reads bytes of text up to `end`.
     fn read_to(&mut self, batch: &mut Batch<'_, '_>, end: usize) {
-        if let Some((nth, left)) = self.own_left
-            && batch.read < end
-        {
-            let own = self.sections.own_text(nth).as_bytes();
-            let own = own.get(own.len() - left..).unwrap_or_default();
-            let here = batch.rest(end);
-            let read = left.min(here.len());
-            // Text that is not what was to come begins something else.
-            self.own_left = None;
-            if own[..read] == here[..read] {
-                self.own_left = (read < left).then_some((nth, left - read));
-                self.advance(batch, read);
-                if let Some((part, marker)) = self.own_part {
-                    let end = Place {
-                        text: self.at.text,
-                        records: self.decided_to.records,
-                    };
-                    self.decide(batch, part, marker, end);
-                }
+        if self.in_own && batch.read < end {
+            self.advance(batch, end - batch.read);
+            if let Some((part, marker)) = self.own_part {
+                let end = Place {
+                    text: self.at.text,
+                    records: self.decided_to.records,
+                };
+                self.decide(batch, part, marker, end);
             }
         }
         while batch.read < end {
@@ -330,24 +322,6 @@ impl SectionScanner {
         batch.read += bytes;
         self.at.text += bytes;
         self.visible_here = None;
-    }
-
-    /// Reads the own text of a shown token, which begins here and ends before the `next` one's, and
-    /// may go on in text to come.
-    fn read_own(&mut self, batch: &mut Batch<'_, '_>, nth: usize, next: Option<usize>) {
-        let here = batch.rest(next.unwrap_or(batch.text.len()));
-        let own = self.sections.own_text(nth).as_bytes();
-        // At the start of a text, a blank in front may be missing.
-        let without_blank = own.strip_prefix(b" ").unwrap_or(own);
-        let fits = |own: &&[u8]| {
-            let common = own.len().min(here.len());
-            own[..common] == here[..common]
-        };
-        let own = [own, without_blank].into_iter().find(fits);
-        let len = own.map_or(here.len(), <[u8]>::len);
-        let read = len.min(here.len());
-        self.own_left = (next.is_none() && read < len).then_some((nth, len - read));
-        self.advance(batch, read);
     }
 
     /// Reads a symbol, which ends here.
