@@ -15,7 +15,7 @@ import detok
 import pytest
 from adapters import imports_no_engine
 from conftest import load_oracle, load_tokenizer, read_jsonl
-from detok.adapters.harmony import HarmonyDelta, HarmonyParser, HarmonySections, package
+from detok.adapters.harmony import HarmonyDelta, HarmonyParser, HarmonySections, package, parser
 from detok.adapters.openai import ChatCompletionBuilder
 from engine import vocabulary
 from helpers import groupings, ones
@@ -341,6 +341,23 @@ def test_records_stand_in_the_text_of_their_delta():
     first, second = parser.push(TOKENIZER.decode_attributed(ids_of(tokens)))
     assert first.decoded == TOKENIZER.decode_attributed(ids_of(["Hi", "你"]))
     assert second.decoded == TOKENIZER.decode_attributed(ids_of([" there"]))
+
+
+def test_white_space_between_messages_is_read_once(monkeypatch: pytest.MonkeyPatch):
+    read = 0
+
+    def is_blank(text: detok.DecodedText) -> bool:
+        nonlocal read
+        read += len(text.text)
+        return not text.text.strip()
+
+    monkeypatch.setattr(parser, "_is_blank", is_blank)
+    parsed = HarmonyParser(TOKENIZER, backend="native")
+    deltas = [
+        delta for decoded in pushes(TOKENIZER, ones(ids_of([" "] * 100 + ["Hi"]))) for delta in parsed.push(decoded)
+    ]
+    assert [written(delta) for delta in deltas] == ["0|" + " " * 100 + "Hi"]
+    assert read == 102
 
 
 def test_the_rest_of_a_token_that_was_cut():

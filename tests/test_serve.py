@@ -447,6 +447,35 @@ def test_an_engine_that_fails_in_a_stream_is_an_error_in_the_stream(n):
         assert server.metrics()["detok_open_choices"] == 0
 
 
+class OneFails(ScriptedEngine):
+    """Of the choices of a request, the second fails, and the others go on for ever."""
+
+    async def generate(self, prompt_token_ids: Any, params: Any) -> Any:
+        async for update in super().generate(prompt_token_ids, params):
+            yield update
+            if params.request_id.endswith("-1"):
+                raise ValueError("out of memory")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_choices_that_a_failing_one_ends_are_not_said_to_have_been_left(stream):
+    engine = OneFails(*HELLO, WAIT)
+    with served(engine) as server:
+        assert "out of memory" in server.post(prompt="x", stream=stream, n=3).text
+        assert [cause for _, cause in engine.aborted] == ["error"] * 3
+        assert server.metrics()['detok_aborts_total{cause="error"}'] == 3
+
+
+def test_what_cannot_be_told_is_the_servers_fault():
+    """Logprobs are asked for, and the engine gives none."""
+    engine = ScriptedEngine(*HELLO, WAIT)
+    with served(engine) as server:
+        for stream in (True, False):
+            error = server.post(prompt="x", logprobs=1, stream=stream)
+            assert error.status_code == 500
+        assert [cause for _, cause in engine.aborted] == ["error"] * 2
+
+
 def test_an_engine_can_refuse_a_request_in_words_of_the_api():
     from detok.serve.error import ApiError
 
@@ -472,7 +501,13 @@ def test_what_is_no_request_is_refused(server):
         error = answer.json()["error"]
         assert (answer.status_code, error["type"]) == (status, "invalid_request_error")
         assert words in error["message"]
-    for method, path, status in (("GET", "/v1/completions", 405), ("POST", "/v1/nothing", 404), ("PUT", "/", 405)):
+    for method, path, status in (
+        ("GET", "/v1/completions", 405),
+        ("POST", "/v1/nothing", 404),
+        ("PUT", "/", 405),
+        # And not redirected, to a host that the request named.
+        ("POST", "/v1/completions/", 404),
+    ):
         answer = httpx.request(method, server.url + path)
         assert answer.status_code == status
         assert path in answer.json()["error"]["message"]

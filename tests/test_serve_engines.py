@@ -17,7 +17,7 @@ from detok.serve.generation import generate_events
 from detok.serve.smollm2 import Smollm2Engine
 from detok.serve.template import ChatTemplate
 from detok.serve.vllm import VllmEngine
-from serving import served
+from serving import PATIENCE, served
 from test_adapter_vllm import CompletionOutput, Logprob, RequestOutput, RequestOutputKind
 
 TOKENIZER = demo_tokenizer()
@@ -81,11 +81,14 @@ class PlayedLlama:
         self.removed: list[int] = []
         self.may_step = threading.Semaphore(0)
         self.error: Exception | None = None
+        self.refuses: list[int] | None = None
         self.is_closed = False
 
     def add(self, sequence: int, prompt_ids: Sequence[int], **settings: Any) -> None:
         assert sequence not in self.live
         assert 0 <= sequence < self.sequences
+        if prompt_ids == self.refuses:
+            raise ValueError("no sampler")
         self.live[sequence] = list(prompt_ids)
         self.evaluated[sequence] = len(prompt_ids) - 1
         self.added.append((sequence, list(prompt_ids), settings))
@@ -239,6 +242,29 @@ async def test_logprobs_come_with_their_ids(engine, llama):
 
 
 @played
+async def test_a_request_that_cannot_be_begun_fails_alone(engine, llama):
+    first = engine.generate([7], params("first", 3))
+    llama.refuses = [8]
+    second = engine.generate([8], params("second", 3))
+    third = engine.generate([9], params("third", 3))
+    llama.may_step.release(100)
+    with pytest.raises(ValueError, match="no sampler"):
+        await ids_of(second)
+    assert await ids_of(first) == ([7] * 3, "length")
+    assert await ids_of(third) == ([9] * 3, "length")
+
+
+@played
+async def test_a_request_that_the_context_never_has_room_for_is_refused(engine, llama):
+    llama.may_step.release(600)
+    for prompt, max_tokens in (([7] * 600, 1), ([7] * 500, 13)):
+        with pytest.raises(ApiError, match="context has room for 512") as raised:
+            engine.generate(prompt, params("long", max_tokens))
+        assert raised.value.code == "context_length_exceeded"
+    assert await ids_of(engine.generate([7] * 500, params("fits", 12))) == ([7] * 12, "length")
+
+
+@played
 async def test_a_step_that_fails_ends_its_requests_and_no_later_ones(engine, llama):
     llama.error = MemoryError("no room")
     failing = [engine.generate([7], params(str(number))) for number in range(3)]
@@ -258,10 +284,13 @@ def test_closing_ends_what_is_open():
         engine = Smollm2Engine(llama)  # type: ignore[arg-type]
         opened = engine.generate([7], params("a"))
         closing = asyncio.ensure_future(engine.close())
+        await asyncio.sleep(0)
+        late = engine.generate([8], params("b"))
         llama.may_step.release(10)
         await closing
-        with pytest.raises(RuntimeError, match="closed"):
-            await ids_of(opened)
+        for updates in (opened, late, engine.generate([9], params("c"))):
+            with pytest.raises(RuntimeError, match="closed"):
+                await asyncio.wait_for(ids_of(updates), PATIENCE)
 
     asyncio.run(run())
 
@@ -476,6 +505,18 @@ def test_what_vllm_refuses_is_the_clients_fault_and_what_it_fails_at_is_not(vllm
     with pytest.raises(RequestError, match="the engine failed: RuntimeError: dead") as raised:
         asyncio.run(texts(vllm(PlayedVllm(error=RuntimeError("dead")))))
     assert not isinstance(raised.value.__cause__, ApiError)
+
+
+def test_what_vllms_template_raises_is_a_refusal(vllm):
+    from jinja2 import TemplateError
+
+    def refuse(messages: Any, **options: Any) -> str:
+        raise TemplateError("roles must alternate")
+
+    engine = vllm(PlayedVllm())
+    engine._chat.apply_chat_template = refuse
+    with pytest.raises(ValueError, match="refuses the messages: roles must alternate"):
+        engine.render_chat([{"role": "user", "content": "Hi"}])
 
 
 def test_vllm_is_named_where_it_is_missing(monkeypatch):

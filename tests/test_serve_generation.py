@@ -1,6 +1,7 @@
 """What stands between an engine and a protocol: events of a choice, who tells the engine to abort, and when."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from math import exp, log
@@ -12,6 +13,7 @@ from detok.data import demo_chat, demo_logprobs, demo_streams, demo_tokenizer
 from detok.serve import replay
 from detok.serve.engine import SamplingParams, UpdateQueue
 from detok.serve.generation import generate_events
+from detok.serve.prompt import LONG, Chat, encoded
 from detok.serve.replay import ReplayEngine
 from serving import WAIT, ScriptedEngine
 
@@ -120,6 +122,25 @@ async def test_what_fails_is_told_to_the_engine_and_to_the_reader():
             await texts(engine)
         assert (raised.value.__cause__ is failure) is (failure in script)
         assert (engine.aborted, engine.generating) == ([("r", "error")], 0)
+
+
+# ---------------------------------------------------------------- prompts
+
+
+@running
+async def test_a_long_chat_is_encoded_beside_the_loop():
+    loop_thread = threading.current_thread()
+    threads = []
+
+    class Watched(ScriptedEngine):
+        def render_chat(self, messages: Any) -> list[int]:
+            threads.append(threading.current_thread())
+            return super().render_chat(messages)
+
+    for count, content in ((1, "Hi"), (1, "Hi" * LONG), (LONG, "")):
+        messages = [{"role": "user", "content": content}] * count
+        assert await encoded(Watched(), Chat(messages), "messages") == ScriptedEngine().render_chat(messages)
+    assert [thread is loop_thread for thread in threads] == [True, False, False]
 
 
 # ---------------------------------------------------------------- the queue of an engine

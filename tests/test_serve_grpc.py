@@ -252,7 +252,7 @@ async def test_special_tokens_are_shown_if_they_are_wanted():
                 assert text_of(messages) == text
 
 
-TOKENIZER, (A, B, C, E4, BD, A0) = vocabulary("a", "b", "c", b"\xe4", b"\xbd", b"\xa0")
+TOKENIZER, (A, B, C, E4, BD, A0, X, Y, Z) = vocabulary("a", "b", "c", b"\xe4", b"\xbd", b"\xa0", "x", "y", "z")
 
 
 @running
@@ -362,10 +362,9 @@ async def test_stop_strings_of_a_section_match_in_it_alone():
     def pattern(*parts: str | int) -> dict[str, Any]:
         return {"parts": [{"text": part} if isinstance(part, str) else {"token_id": part} for part in parts]}
 
-    section = {"name": "thought", "start": pattern(E4, BD), "end": pattern("c"), "also_end": [pattern(A0)]}
-    script = EngineUpdate([E4, BD, A, B, C, B, A, B, A], finish_reason="length")
-    # Halves of a character show as what they are; they end the text of no stop.
-    for scope, kept in (("content", [E4, BD, A, B, C, B, A, B]), ("thought", [E4, BD, A, B]), (None, [E4, BD, A, B])):
+    section = {"name": "thought", "start": pattern(X, Y), "end": pattern("c"), "also_end": [pattern(Z)]}
+    script = EngineUpdate([X, Y, A, B, C, B, A, B, A], finish_reason="length")
+    for scope, kept in (("content", [X, Y, A, B, C, B, A, B]), ("thought", [X, Y, A, B]), (None, [X, Y, A, B])):
         stopping = {"stop": ["ab"], **({"stop_scope": scope, "sections": [section]} if scope else {})}
         async with served(ScriptedEngine(script, tokenizer=TOKENIZER)) as server:
             for messages in await server.both(token_ids={"ids": [A]}, stopping=stopping, response={"token_ids": True}):
@@ -627,10 +626,9 @@ async def test_a_client_that_cancels_while_it_lags_frees_its_engine():
     async with served(engine) as server:
         call = server.stream(text="a", response=EVERYTHING)
         await call.read()
-        # Until nothing is sent any more.
-        sampled = -1
-        while sampled != (sampled := sum(tally.sampled for tally in server.service.metrics.open_choices)):
-            await asyncio.sleep(0.2)
+        # Until a write waits while the engine goes on.
+        (tally,) = server.service.metrics.open_choices
+        await holds(lambda: sum(engine.sampled.values()) > tally.sampled + 10_000)
         call.cancel()
         await holds(lambda: server.service.open_requests.count == 0)
         assert [cause for _, cause in engine.aborted] == ["client_gone"]
@@ -641,8 +639,9 @@ async def test_a_client_that_cancels_while_it_lags_frees_its_engine():
 async def test_a_client_that_does_not_read_is_gone():
     engine = ClockedEngine([HELLO, WORLD] * 500_000)
     async with served(engine, Limits(idle_seconds=0.3)) as server:
+        # Not even its first message.
         call = server.stream(text="a", response=EVERYTHING)
-        await call.read()
+        await holds(lambda: len(engine.asked) == 1)
         await holds(lambda: server.service.open_requests.count == 0)
         assert [cause for _, cause in engine.aborted] == ["client_gone"]
         assert server.service.metrics.requests.values == {("grpc_generate_stream", "CANCELLED"): 1}
@@ -659,7 +658,8 @@ async def test_a_deadline_frees_the_engine():
         call = server._stub.GenerateStream(pb.GenerateRequest(text="a"), timeout=0.2)
         assert (await refusal(collect(call)))[0] == "DEADLINE_EXCEEDED"
         await holds(lambda: engine.generating == 0)
-        assert [cause for _, cause in engine.aborted] == ["client_gone"]
+        # On a machine that stalls, it may have passed before the call was there.
+        assert [cause for _, cause in engine.aborted] == ["client_gone"] * len(engine.asked)
 
 
 @running

@@ -8,11 +8,14 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from detok import EngineUpdate
+from detok.adapters.openai import SseReader
 from detok.data import demo_streams
+from detok.serve.app import create_app
 from detok.serve.limits import Limits
 from detok.serve.patience import IdleClientError, patience
 from detok.serve.stream import PIECE, EventStream
-from serving import ClockedEngine, ScriptedEngine, Served, served, until
+from serving import WAIT, ClockedEngine, ScriptedEngine, Served, served, until
 
 MINUTE = 60
 
@@ -123,6 +126,121 @@ def test_a_long_chunk_is_written_in_pieces():
     ]
 
 
+# ---------------------------------------------------------------- the application
+
+
+def answered(app: Any, body: dict[str, Any], send: Any, *, pause: float | None = None) -> float:
+    """Asks for a completion, and has when the application was done with it; `pause` comes before each byte."""
+    sent = json.dumps(body).encode()
+    messages = [{"type": "http.request", "body": sent[at : at + 1], "more_body": True} for at in range(len(sent))]
+    if pause is None:
+        messages = [{"type": "http.request", "body": sent, "more_body": False}]
+
+    async def receive() -> Any:
+        if not messages:
+            await asyncio.Event().wait()
+        await asyncio.sleep(pause or 0)
+        return messages.pop(0)
+
+    async def run() -> float:
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b"", "headers": headers}
+        await app(scope, receive, send)
+        return asyncio.get_running_loop().time()
+
+    with asyncio.Runner(loop_factory=ClockedLoop) as runner:
+        return runner.run(run())
+
+
+def test_a_body_that_drips_is_refused_at_its_deadline():
+    app = create_app(ScriptedEngine(), Limits(idle_seconds=MINUTE))
+    told: list[Any] = []
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    assert answered(app, {"prompt": "x" * 100}, send, pause=59) == MINUTE
+    assert told[0]["status"] == 408
+    assert "was not there after 60 seconds" in json.loads(told[1]["body"])["error"]["message"]
+    assert app.state.service.open_requests.count == 0
+
+
+@pytest.mark.parametrize(("pause", "is_read"), [(59, True), (61, False)])
+def test_an_answer_that_is_no_stream_waits_for_its_reader_too(pause, is_read):
+    token_ids = demo_streams()["greek"].ids * 400
+    engine = ScriptedEngine(EngineUpdate(token_ids, finish_reason="length"))
+    app = create_app(engine, Limits(idle_seconds=MINUTE))
+    status, parts, waited = 0, [], 0
+
+    async def send(message: Any) -> None:
+        nonlocal status, waited
+        # Its place is held for as long as it is on its way.
+        assert app.state.service.open_requests.count == 1
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            return
+        await asyncio.sleep(pause)
+        waited += 1
+        parts.append(message["body"])
+
+    end = answered(app, {"prompt": "x", "return_token_ids": True}, send)
+    assert app.state.service.open_requests.count == 0
+    counted = app.state.service.metrics.requests.values
+    if is_read:
+        assert waited > 1
+        assert all(len(part) <= PIECE for part in parts)
+        assert json.loads(b"".join(parts))["choices"][0]["token_ids"] == list(token_ids)
+        assert (status, counted) == (200, {("completions", "200"): 1})
+    else:
+        assert (end, waited, counted) == (MINUTE, 0, {("completions", "499"): 1})
+
+
+class OneFailsLate(ScriptedEngine):
+    """The first choice says something long, and the second fails when it is told to."""
+
+    async def generate(self, prompt_token_ids: Any, params: Any) -> Any:
+        if params.request_id.endswith("-1"):
+            await self.may_fail.wait()
+            raise ValueError("out of memory")
+        async for update in super().generate(prompt_token_ids, params):
+            yield update
+
+    def __init__(self, *script: Any) -> None:
+        super().__init__(*script)
+        self.may_fail = asyncio.Event()
+
+
+@pytest.mark.parametrize("count", [1, 400])
+def test_an_error_does_not_tear_an_event(count, caplog):
+    """Where one is broken off within, nothing follows; between two, the error does."""
+    engine = OneFailsLate(EngineUpdate(demo_streams()["greek"].ids * count), WAIT)
+    data, ends = b"", []
+
+    async def send(message: Any) -> None:
+        nonlocal data
+        if engine.may_fail.is_set() and not caplog.records:
+            # The socket is full.
+            await asyncio.Event().wait()
+        if message["type"] == "http.response.body":
+            data += message["body"]
+            ends.append(not message["more_body"])
+            if len(ends) == 2:
+                # The prompt, and of what is said the first piece.
+                engine.may_fail.set()
+
+    app = create_app(engine)
+    answered(app, {"prompt": "x", "stream": True, "n": 2, "return_token_ids": True}, send)
+    assert "a request failed" in caplog.text
+    assert app.state.service.metrics.requests.values == {("completions", "500"): 1}
+    if count == 1:
+        *_, error = SseReader().push(data)
+        assert error["error"]["code"] == "engine_error"
+        assert ends[-1]
+    else:
+        assert len(data.partition(b"\n\n")[2]) == PIECE
+        assert ends == [False, False]
+
+
 # ---------------------------------------------------------------- the server
 
 
@@ -141,9 +259,6 @@ def test_a_client_that_does_not_read_is_gone(n):
     with served(engine, Limits(idle_seconds=0.5), send_buffer=4096) as server, socket.socket() as client:
         ask(server, client, body, len(body))
         until(lambda: len(engine.asked) == n)
-        # One that reads is served meanwhile, and to its end.
-        chunks = list(server.client.completions.create(model="scripted", prompt="x", stream=True))
-        assert chunks[-1].choices[0].finish_reason == "length"
         until(lambda: server.service.open_requests.count == 0)
         assert [cause for _, cause in engine.aborted] == ["client_gone"] * n
         assert server.metrics()['detok_requests_total{endpoint="completions",status="499"}'] == 1

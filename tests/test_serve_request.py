@@ -215,6 +215,9 @@ def test_what_cannot_be_honoured_is_refused_unless_it_asks_for_nothing():
         for name, nothing in UNSUPPORTED.items():
             for value in (None, *nothing):
                 assert read(**{name: value}) == read()
+        assert read(frequency_penalty=0.0) == read()
+        for name, value in (("frequency_penalty", False), ("parallel_tool_calls", 0)):
+            assert json.dumps(value) in refused(read, name, **{name: value})
         assert read(**dict.fromkeys(PASSED_OVER, "anything")) == read()
 
 

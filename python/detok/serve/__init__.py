@@ -1,5 +1,6 @@
 """A server of decoded text: OpenAI's HTTP interface in front of an engine.
 
+    import uvicorn
     from detok.serve.app import create_app
     from detok.serve.replay import ReplayEngine
 

@@ -26,7 +26,7 @@ from detok.serve.metrics import CONTENT_TYPE
 from detok.serve.patience import IdleClientError, patience
 from detok.serve.request import Request, read_chat, read_completion
 from detok.serve.service import Service
-from detok.serve.stream import EventStream, while_connected
+from detok.serve.stream import EventStream, send_json, while_connected
 
 __all__ = ["create_app"]
 
@@ -109,6 +109,8 @@ def create_app(
         exception_handlers={HTTPException: _http_error, ApiError: _api_error},
         lifespan=lifespan,
     )
+    # A redirection would name whatever host the request names.
+    app.router.redirect_slashes = False
     app.state.service = service
     return app
 
@@ -150,7 +152,7 @@ class Endpoint:
             if request.stream:
                 await prepared.stream(events)
             else:
-                await JSONResponse(await prepared.body())(scope, receive, send)
+                await send_json(send, await prepared.body())
             status = 200
 
         try:
@@ -162,7 +164,10 @@ class Endpoint:
         except Exception as error:
             told = api_error(error)
             status = told.status
-            if events.is_open:
+            if events.is_torn:
+                # Without an end it is known to be broken off.
+                pass
+            elif events.is_open:
                 await events.write(sse(told.body()) + sse(None), is_last=True)
             else:
                 await _error_response(told)(scope, receive, send)

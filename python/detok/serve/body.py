@@ -15,7 +15,8 @@ async def read_json(scope: Scope, receive: Receive, most: int, patience: float) 
     """The object that a request's body is.
 
     Raises:
-        ApiError: It is no JSON object, has more than `most` bytes, or nothing of it came for so many seconds.
+        ApiError: It is no JSON object, has more than `most` bytes, or was not there after so many seconds; 0: it may
+            take for ever.
         ConnectionError: The client went away.
     """
     headers = dict(scope["headers"])
@@ -26,13 +27,25 @@ async def read_json(scope: Scope, receive: Receive, most: int, patience: float) 
     announced = headers.get(b"content-length", b"0")
     if announced.isdigit() and int(announced) > most:
         raise _too_large(most)
+    try:
+        # For all of it: one that comes byte by byte holds a place as well.
+        async with asyncio.timeout(patience or None):
+            body = await _read(receive, most)
+    except TimeoutError:
+        raise ApiError(f"the body was not there after {patience:g} seconds: send it again", status=408) from None
+    try:
+        value = json.loads(body, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(f"the body is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ApiError(f"the body is a JSON {type(value).__name__}: send an object")
+    return value
+
+
+async def _read(receive: Receive, most: int) -> bytes:
     parts, size, more = [], 0, True
     while more:
-        try:
-            async with asyncio.timeout(patience or None):
-                message = await receive()
-        except TimeoutError:
-            raise ApiError(f"nothing of the body came for {patience:g} seconds: send it again", status=408) from None
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ConnectionError("the client went away before its request was there")
         parts.append(message.get("body", b""))
@@ -40,13 +53,7 @@ async def read_json(scope: Scope, receive: Receive, most: int, patience: float) 
         size += len(parts[-1])
         if size > most:
             raise _too_large(most)
-    try:
-        value = json.loads(b"".join(parts), parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(f"the body is no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ApiError(f"the body is a JSON {type(value).__name__}: send an object")
-    return value
+    return b"".join(parts)
 
 
 def _too_large(most: int) -> ApiError:

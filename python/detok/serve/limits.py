@@ -37,7 +37,7 @@ class Limits:
     stop_token_ids: int = _limit(256, "stop token ids of a request")
     open_requests: int = _limit(256, "requests that are open at once")
     idle_seconds: float = _limit(
-        60.0, "seconds that a client may let its request, or what it is sent, wait; 0: for ever"
+        60.0, "seconds that a request's body may take, and that a client may let what it is sent wait; 0: for ever"
     )
 
     def room(self, engine: "Engine", prompt_token_ids: Sequence[int]) -> int:

@@ -14,6 +14,8 @@ __all__ = ["Chat", "Prompt", "encoded", "unknown_place"]
 
 # Encoding so many characters takes longer than handing them to a thread.
 LONG = 4096
+# What a message costs beside its content, in characters.
+MESSAGE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ async def encoded(engine: Engine, prompt: str | Chat, name: str, *, param: str |
     """
     encode: Callable[[], Sequence[int]]
     if isinstance(prompt, Chat):
-        length = sum(len(message["content"]) for message in prompt.messages)
+        length = sum(MESSAGE + len(message["content"]) for message in prompt.messages)
         encode = partial(engine.render_chat, prompt.messages)
     else:
         length = len(prompt)

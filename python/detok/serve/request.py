@@ -193,13 +193,13 @@ class Fields:
     def integer(self, name: str, default: Default, *, least: int = 0, most: int = MOST_ID) -> int | Default:
         if (value := self.take(name)) is None:
             return default
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        if not isinstance(value, int) or _is_flag(value) or not least <= value <= most:
             self.wrong(name, value, f"an integer from {least} to {most}")
         return value
 
     def number(self, name: str, default: float, *, most: float) -> float:
         value = self.take(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
+        if not isinstance(value, int | float) or _is_flag(value) or not 0 <= value <= most:
             self.wrong(name, value, f"a number from 0 to {most}")
         return float(value)
 
@@ -216,12 +216,17 @@ class Fields:
                 raise ApiError(
                     f"{place} is no field that is known here: leave it out", param=place, code="unknown_parameter"
                 )
-            if value not in UNSUPPORTED[name]:
+            # To Python, false is 0.
+            if not any(value == nothing and _is_flag(value) == _is_flag(nothing) for nothing in UNSUPPORTED[name]):
                 raise ApiError(
                     f"{place} is {_shown(value)}, which is not supported here: leave it out",
                     param=place,
                     code="unsupported_parameter",
                 )
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
 
 
 def _request(fields: Fields, **read: Any) -> Request:

@@ -76,14 +76,24 @@ class Service:
         Raises:
             Exception: The first error of a choice or of `take`. It ends the other choices: an answer has room for one.
         """
+        is_failed = False
+
+        def why_early() -> AbortCause:
+            return "error" if is_failed else self._why_early()
 
         async def run(index: int, choice: Choice) -> None:
+            nonlocal is_failed
             prompt, params = choice.prompt_token_ids, choice.params
             tally = Tally(self.metrics, len(prompt))
-            events = generate_events(self.engine, prompt, params, options, why_early=self._why_early, tally=tally)
+            events = generate_events(self.engine, prompt, params, options, why_early=why_early, tally=tally)
             async with aclosing(events):
-                async for event in events:
-                    await take(index, event)
+                try:
+                    async for event in events:
+                        await take(index, event)
+                except Exception as error:
+                    # Known before this choice is closed and the others are cancelled: their clients did not leave.
+                    is_failed = is_failed or not isinstance(error, ConnectionError)
+                    raise
 
         if len(choices) == 1:
             await run(0, choices[0])

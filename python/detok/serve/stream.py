@@ -1,13 +1,14 @@
-"""Server-sent events on their way to a client, and the client on its way out."""
+"""Answers on their way to a client, and the client on its way out."""
 
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
+from starlette.responses import JSONResponse
 from starlette.types import Receive, Send
 
-__all__ = ["EventStream", "while_connected"]
+__all__ = ["EventStream", "send_json", "while_connected"]
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -25,21 +26,39 @@ class EventStream:
     `write` waits while the reader lags: when more bytes wait for the socket than the server lets wait (64 KiB in
     uvicorn). Whoever writes then fetches nothing from the engine, where updates of a lagging reader are joined to one:
     so its next chunk is a large one, and no queue here has to be bounded.
+
+    Attributes:
+        is_open: The headers left.
+        is_torn: A write of several pieces was cancelled. Whatever followed would be read as the rest of its events.
     """
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.is_open = False
+        self.is_torn = False
 
     async def write(self, events: bytes, *, is_last: bool = False) -> None:
         """Sends events, when those that were written before are on their way; one task at a time may write."""
         if not self.is_open:
             self.is_open = True
             await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        # In pieces, so that a reader of a large chunk is seen to read.
-        for start in range(0, len(events), PIECE):
-            more = not is_last or start + PIECE < len(events)
-            await self._send({"type": "http.response.body", "body": events[start : start + PIECE], "more_body": more})
+        self.is_torn = len(events) > PIECE
+        await _send_pieces(self._send, events, is_last)
+        self.is_torn = False
+
+
+async def send_json(send: Send, value: Any) -> None:
+    """Answers with a JSON body; waits while the reader lags, as `EventStream.write` does."""
+    response = JSONResponse(value)
+    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    await _send_pieces(send, bytes(response.body), is_last=True)
+
+
+async def _send_pieces(send: Send, body: bytes, is_last: bool) -> None:
+    """Sends what may be large in pieces, so that a reader who takes its time for it is seen to read."""
+    for start in range(0, len(body), PIECE):
+        more = not is_last or start + PIECE < len(body)
+        await send({"type": "http.response.body", "body": body[start : start + PIECE], "more_body": more})
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

@@ -1,10 +1,21 @@
 """Chat templates: Jinja, as model files carry it, without a way out of the sandbox."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NoReturn
 
-__all__ = ["ChatTemplate"]
+__all__ = ["ChatTemplate", "refusals"]
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Has what a template raises as the refusal of its messages, a `ValueError`."""
+    try:
+        yield
+    except Exception as error:
+        # A template is a program: what it does with messages that it was not written for can be anything.
+        raise ValueError(f"the model's chat template refuses the messages: {error}") from error
 
 
 class ChatTemplate:
@@ -41,11 +52,8 @@ class ChatTemplate:
         Raises:
             ValueError: The template refuses the messages.
         """
-        try:
+        with refusals():
             return self._template.render(messages=messages, add_generation_prompt=True)
-        except Exception as error:
-            # A template is a program: what it does with messages that it was not written for can be anything.
-            raise ValueError(f"the model's chat template refuses the messages: {error}") from error
 
 
 def _refuse(message: str) -> NoReturn:

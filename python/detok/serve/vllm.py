@@ -10,6 +10,7 @@ from detok.adapters._updates import AsyncUpdates
 from detok.adapters.vllm import OutputReader
 from detok.serve.engine import AbortCause, Message, SamplingParams
 from detok.serve.error import ApiError
+from detok.serve.template import refusals
 
 __all__ = ["VllmEngine"]
 
@@ -79,7 +80,8 @@ class VllmEngine:
 
     def render_chat(self, messages: Sequence[Message]) -> list[int]:
         # Its text, and not its ids: a template names the special tokens that there are to be, and no more are added.
-        text = self._chat.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        with refusals():
+            text = self._chat.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
         return self.tokenizer.encode(text)
 
     async def close(self) -> None:

@@ -184,7 +184,8 @@ class HarmonyParser:
             self._hand_out(text)
         else:
             self._blank.append(text)
-            if not _is_blank(self._blank):
+            # All before it is blank.
+            if not _is_blank(text):
                 self._open(Header(), self._blank)
 
     # ------------------------------------------------------------------ messages
