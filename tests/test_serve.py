@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from detok.data import demo_streams, demo_tokenizer
 from detok.markers import PRESETS
 from detok.serve.app import create_app
 from detok.serve.limits import Limits
+from detok.serve.replay import ReplayEngine
 from serving import PATIENCE, WAIT, ClockedEngine, ScriptedEngine, Served, served, until
 
 STREAMS = demo_streams()
@@ -362,16 +364,41 @@ def test_many_that_leave_leave_nothing_behind():
         assert server.metrics()["detok_open_choices"] == 0
 
 
-def test_a_server_that_stops_says_so_to_the_engine():
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_server_that_stops_says_so_to_its_clients_and_the_engine(stream, n, capsys):
     engine = ScriptedEngine(*HELLO, WAIT)
-    with served(engine) as server:
-        stream = server.client.completions.create(model="scripted", prompt="x", stream=True)
-        next(stream)
+    with ThreadPoolExecutor(1) as beside, served(engine) as server:
+        asked = beside.submit(server.post, prompt="x", stream=stream, n=n)
+        until(lambda: sum(tally.sampled for tally in server.service.metrics.open_choices) == 2 * n)
         server.server.should_exit = True
-        with pytest.raises(openai.APIConnectionError):
-            list(stream)
-    assert [cause for _, cause in engine.aborted] == ["server_stopping"]
+        answer = asked.result()
+    if stream:
+        reader = SseReader()
+        *_, told = reader.push(answer.content)
+        assert (answer.status_code, reader.is_done) == (200, True)
+    else:
+        told = answer.json()
+        assert answer.status_code == 503
+    assert (told["error"]["type"], told["error"]["code"]) == ("server_error", "server_stopping")
+    assert [cause for _, cause in engine.aborted] == ["server_stopping"] * n
     assert engine.is_closed
+    assert server.service.metrics.requests.values == {("completions", "503"): 1}
+    assert capsys.readouterr().err == ""
+
+
+def test_a_server_that_stops_waits_for_no_half_request(capsys):
+    with served() as server, socket.create_connection(("127.0.0.1", server.port)) as client:
+        head = (
+            "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n"
+        )
+        client.sendall(head.encode() + b'{"prompt"')
+        until(lambda: server.service.open_requests.count == 1)
+        server.server.should_exit = True
+        answer = b"".join(iter(partial(client.recv, 4096), b""))
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"server_stopping"' in answer
+    assert capsys.readouterr().err == ""
 
 
 def test_a_server_that_stops_lets_streams_end():
@@ -476,6 +503,23 @@ def test_what_cannot_be_told_is_the_servers_fault():
         assert [cause for _, cause in engine.aborted] == ["error"] * 2
 
 
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ((), "has no end"),
+        (HELLO, "has no end"),
+        ([None], "gave a NoneType"),
+        ([EngineUpdate([99_999])], "gave the id 99999"),
+    ],
+)
+def test_what_an_engine_does_wrong_is_an_error_of_the_engine(script, words):
+    with served(ScriptedEngine(*script)) as server:
+        error = server.post(prompt="x").json()["error"]
+        assert (error["type"], error["code"]) == ("server_error", "engine_error")
+        assert words in error["message"]
+        assert "unknown_ids" not in error["message"]
+
+
 def test_an_engine_can_refuse_a_request_in_words_of_the_api():
     from detok.serve.error import ApiError
 
@@ -552,6 +596,30 @@ def test_limits_of_chats_are_named_as_chats_name_them():
         ):
             asked = {"messages": [{"role": "user", "content": "x"}], **fields}
             assert server.post("/v1/chat/completions", **asked).json()["error"]["param"] == param
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded():
+    class Watched(ReplayEngine):
+        rendered = 0
+
+        def render_chat(self, messages: Any) -> list[int]:
+            self.rendered += 1
+            return super().render_chat(messages)
+
+    engine = Watched()
+    longest = max(len(TOKENIZER.token_bytes(token_id) or b"") for token_id in range(TOKENIZER.vocab_size))
+    with served(engine, Limits(prompt_tokens=1000)) as server:
+        for size, unit in ((1000 * longest, "tokens"), (1000 * longest + 1, "bytes")):
+            text = "a" * size
+            for path, fields, param in (
+                ("/v1/completions", {"prompt": text}, "prompt"),
+                ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]}, "messages"),
+            ):
+                answer = server.post(path, **fields)
+                error = answer.json()["error"]
+                assert (answer.status_code, error["param"], error["code"]) == (400, param, "context_length_exceeded")
+                assert f" {unit}" in error["message"].partition(" has ")[2][:20]
+    assert engine.rendered == 1
 
 
 def test_ids_that_the_model_does_not_have_are_refused(server):
@@ -689,12 +757,14 @@ def test_wrong_options_are_refused(arguments, status, words):
     assert words in ended.stderr.decode()
 
 
-def test_an_address_that_is_taken_is_an_error():
+@pytest.mark.parametrize("options", [["--port"], ["--port", "0", "--grpc-port"]])
+def test_an_address_that_is_taken_is_an_error(options):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        command = [sys.executable, "-m", "detok", "serve", "--port", str(taken.getsockname()[1])]
+        command = [sys.executable, "-m", "detok", "serve", *options, str(taken.getsockname()[1])]
         ended = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
-    assert ended.returncode == 1
-    assert ended.stderr.startswith(b"detok: ")
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(b"detok: ")
 
 
 def test_the_command_line_loads_no_server_for_other_commands():

@@ -15,6 +15,7 @@ from detok.serve.engine import SamplingParams, UpdateQueue
 from detok.serve.generation import generate_events
 from detok.serve.prompt import LONG, Chat, encoded
 from detok.serve.replay import ReplayEngine
+from detok.serve.service import Service
 from serving import WAIT, ScriptedEngine
 
 HELLO, WORLD = 19556, 905
@@ -139,7 +140,7 @@ async def test_a_long_chat_is_encoded_beside_the_loop():
 
     for count, content in ((1, "Hi"), (1, "Hi" * LONG), (LONG, "")):
         messages = [{"role": "user", "content": content}] * count
-        assert await encoded(Watched(), Chat(messages), "messages") == ScriptedEngine().render_chat(messages)
+        assert await encoded(Service(Watched()), Chat(messages), "messages") == ScriptedEngine().render_chat(messages)
     assert [thread is loop_thread for thread in threads] == [True, False, False]
 
 

@@ -527,6 +527,20 @@ async def test_a_request_that_is_wrong_is_refused(name):
 
 
 @running
+async def test_what_is_no_message_is_refused():
+    service = Service(ReplayEngine())
+    async with (
+        serve_grpc(service, "127.0.0.1", 0) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        for name, call in (("Generate", channel.unary_unary), ("GenerateStream", channel.unary_stream)):
+            answer = call(f"/detok.Inference/{name}")(b"\xff\xff", timeout=PATIENCE)
+            code, details, _ = await refusal(collect(answer) if name == "GenerateStream" else answer)
+            assert code == "INVALID_ARGUMENT"
+            assert "no detok.GenerateRequest" in details
+
+
+@running
 async def test_a_prompt_that_leaves_no_room_is_refused():
     async with served() as server:
         code, details, metadata = await refusals(server, token_ids={"ids": [1] * 8192})
@@ -670,7 +684,8 @@ async def test_a_server_that_stops_ends_its_calls_and_says_so():
         await call.read()
         await server.stop()
         assert [cause for _, cause in engine.aborted] == ["server_stopping"]
-        assert (await refusal(collect(call)))[0] == "UNAVAILABLE"
+        code, _, metadata = await refusal(collect(call))
+        assert (code, metadata["detok-code"]) == ("UNAVAILABLE", "server_stopping")
         # It is its owner's.
         assert not engine.is_closed
 
@@ -685,6 +700,19 @@ async def test_a_server_that_stops_takes_nothing_new_and_lets_calls_end():
         assert (await refusals(server, text="a"))[0] == "UNAVAILABLE"
         assert end_of([first, *await collect(call)]).output_tokens == 160
         await stopping
+
+
+@running
+async def test_a_service_that_was_told_to_stop_gives_no_second_grace():
+    engine = ScriptedEngine(EngineUpdate([HELLO]), WAIT)
+    async with served(engine, grace=2 * PATIENCE) as server:
+        call = server.stream(text="a")
+        await call.read()
+        # As the HTTP server does that is beside it.
+        assert server.service.stop(0) == 0
+        assert (await refusal(collect(call)))[0] == "UNAVAILABLE"
+        assert server.service.stop(PATIENCE) == 0
+        await server.stop()
 
 
 @running

@@ -152,6 +152,32 @@ def answered(app: Any, body: dict[str, Any], send: Any, *, pause: float | None =
         return runner.run(run())
 
 
+@pytest.mark.parametrize(("stream", "end"), [(True, 7), (False, 6)])
+def test_a_client_that_does_not_read_holds_up_no_server_that_stops(stream, end):
+    engine = ScriptedEngine(*[EngineUpdate([19556])] * 3, EngineUpdate([905], finish_reason="length"))
+    app = create_app(engine)
+    service = app.state.service
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        if sent:
+            await asyncio.Event().wait()
+        sent.append(message)
+
+    async def stopped(*call: Any) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(app(*call))
+        loop.call_later(1, service.stop, 5)
+        # What a server does at last.
+        loop.call_later(7, task.cancel)
+        await task
+
+    assert answered(stopped, {"prompt": "x", "stream": stream}, send) == end
+    assert len(sent) == 1
+    assert [cause for _, cause in engine.aborted] == ["server_stopping"] * stream
+    assert service.open_requests.count == 0
+    assert service.metrics.requests.values == {("completions", "503"): 1}
+
+
 def test_a_body_that_drips_is_refused_at_its_deadline():
     app = create_app(ScriptedEngine(), Limits(idle_seconds=MINUTE))
     told: list[Any] = []

@@ -155,7 +155,7 @@ def test_forms_of_messages():
         ("stop", ["a", ["a", "b"], []], ["", ["a", ""], 5, {"a": 1}, ["a", 5], "\ud800"]),
         ("stop_token_ids", [[], [1]], [5, ["1"], [-1], [True], [2**32]]),
         ("model", ["m"], [5, ["m"]]),
-        ("stop_scope", ["content"], [5, ["content"]]),
+        ("stop_scope", ["content"], ["", 5, ["content"]]),
     ],
 )
 def test_values_of_fields(name, right, wrong):

@@ -147,7 +147,7 @@ async def prepare(
 async def _ids(service: Service, prompt: Prompt, name: str) -> Sequence[int]:
     engine = service.engine
     if isinstance(prompt, str | Chat):
-        return await encoded(engine, prompt, name)
+        return await encoded(service, prompt, name)
     if (place := unknown_place(engine, prompt)) is not None:
         known = f"this model's are below {engine.tokenizer.vocab_size}"
         raise ApiError(f"{name} has the id {prompt[place]} at {place}: {known}", param=name)

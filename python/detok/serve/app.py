@@ -1,5 +1,6 @@
 """The routes of the server, as an application of ASGI."""
 
+from asyncio import CancelledError
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -137,26 +138,35 @@ class Endpoint:
         self._service, self._name, self._read, self._prepare = service, name, read, prepare
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(IdleClientError):
+        try:
             async with patience(self._service.limits.idle_seconds, send) as patient_send:
                 await self._answer(scope, receive, patient_send)
+        except IdleClientError:
+            pass
+        except CancelledError:
+            # A server that stops, and a client that does not even read that it does: no fault to be logged.
+            if not self._service.is_stopping:
+                raise
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         limits = self._service.limits
         status = CLIENT_GONE
         events = EventStream(send)
+        is_whole = False
 
         async def answer() -> None:
-            nonlocal status
+            nonlocal status, is_whole
             prepared = await self._prepare(request)
             if request.stream:
                 await prepared.stream(events)
             else:
-                await send_json(send, await prepared.body())
-            status = 200
+                body = await prepared.body()
+                is_whole = True
+                await send_json(send, body)
+            status, is_whole = 200, True
 
         try:
-            with self._service.admit():
+            async with self._service.admit():
                 request = self._read(await read_json(scope, receive, limits.body_bytes, limits.idle_seconds))
                 await while_connected(receive, answer())
         except ConnectionError:
@@ -164,8 +174,8 @@ class Endpoint:
         except Exception as error:
             told = api_error(error)
             status = told.status
-            if events.is_torn:
-                # Without an end it is known to be broken off.
+            if events.is_torn or is_whole:
+                # Without an end it is known to be broken off. With one, it came just before the server stopped.
                 pass
             elif events.is_open:
                 await events.write(sse(told.body()) + sse(None), is_last=True)

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Serves until SIGINT or SIGTERM, then lets open streams end for a few seconds.
+    """Serves until SIGINT or SIGTERM, then lets open requests end for a few seconds.
 
     Raises:
         ModuleNotFoundError: A package is not installed; the message says which, and how.
@@ -75,8 +75,10 @@ def run(arguments: argparse.Namespace) -> None:
     app, server = (_import(f"detok.serve.{name}", "serve") for name in ("app", "server"))
     limits = Limits(**{limit.name: getattr(arguments, limit.name) for limit in fields(Limits)})
     markers, beside = _markers(arguments.reasoning), _beside(arguments)
-    family = socket.AF_INET6 if ":" in arguments.host else socket.AF_INET
-    with socket.create_server((arguments.host, arguments.port), family=family, backlog=2048) as listening:
+    with _listening(arguments.host, arguments.port) as listening:
+        if arguments.grpc_port is not None:
+            # gRPC listens later, when the server runs: this tells at once that it cannot.
+            _listening(arguments.host, arguments.grpc_port).close()
         engine = ENGINES[arguments.engine](arguments)
         splitter = _harmony(engine) if arguments.reasoning == "gpt_oss" else None
         served = server.Server(app.create_app(engine, limits, reasoning=markers, splitter=splitter, beside=beside))
@@ -86,6 +88,11 @@ def run(arguments: argparse.Namespace) -> None:
         served.run([listening])
         if not served.started:
             raise OSError("the server could not start; its log says why")
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=2048)
 
 
 def _beside(arguments: argparse.Namespace) -> Any:

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from detok.errors import DetokError, RequestError
+from detok.errors import DetokError, RequestError, UnknownTokenError
 
 __all__ = ["ApiError", "api_error"]
 
@@ -44,5 +44,10 @@ def api_error(error: Exception) -> ApiError:
         # An engine that refuses a request says so in the same words.
         return error.__cause__
     logger.error("a request failed", exc_info=error)
-    told = str(error) if isinstance(error, DetokError) else "the server failed; its log says why"
-    return ApiError(told, status=500, code="engine_error" if isinstance(error, RequestError) else None)
+    if isinstance(error, UnknownTokenError):
+        # Its own words are for who calls the decoder.
+        told = f"the engine gave the id {error.token_id}, which the model's tokenizer does not have"
+    else:
+        told = str(error) if isinstance(error, DetokError) else "the server failed; its log says why"
+    is_engines = isinstance(error, RequestError | UnknownTokenError)
+    return ApiError(told, status=500, code="engine_error" if is_engines else None)

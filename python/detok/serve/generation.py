@@ -4,7 +4,7 @@ from asyncio import CancelledError
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import nullcontext
 
-from detok import DecodedTextEvent, RequestDecoder, RequestError, TextDecodeOptions, TextDelta
+from detok import DecodedTextEvent, EngineUpdate, RequestDecoder, RequestError, TextDecodeOptions, TextDelta
 from detok.events import ClosesAll
 from detok.serve.engine import AbortCause, Engine, SamplingParams
 from detok.serve.metrics import Tally
@@ -57,6 +57,9 @@ async def generate_events(
                     except Exception as error:
                         told = f"the engine failed: {type(error).__name__}: {error}"
                         raise RequestError(told, request_id) from error
+                    if not isinstance(update, EngineUpdate):
+                        told = f"the engine failed: it gave a {type(update).__name__}, which is no EngineUpdate"
+                        raise RequestError(told, request_id)
                     events = decoder.push(update)
                     if decoder.abort_cause is not None:
                         await engine.abort(request_id, decoder.abort_cause)

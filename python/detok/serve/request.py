@@ -259,7 +259,7 @@ def _request(fields: Fields, **read: Any) -> Request:
         stop_token_ids=_token_ids("stop_token_ids", fields.take("stop_token_ids", [])),
         include_stop_str_in_output=fields.flag("include_stop_str_in_output"),
         skip_special_tokens=fields.flag("skip_special_tokens", True),
-        stop_scope=_text("stop_scope", fields.take("stop_scope", "")) or None,
+        stop_scope=_stop_scope(fields.take("stop_scope")),
         return_token_ids=fields.flag("return_token_ids"),
         attribution=fields.flag("attribution"),
     )
@@ -321,6 +321,12 @@ def _stop(value: Any) -> list[str]:
         if not _text(f"stop[{index}]", text, param="stop"):
             _wrong(f"stop[{index}]", text, "a text that is not empty", param="stop")
     return value
+
+
+def _stop_scope(value: Any) -> str | None:
+    if value is None:
+        return None
+    return _text("stop_scope", value) or _wrong("stop_scope", value, "the name of a section")
 
 
 def _token_ids(place: str, value: Any, *, param: str | None = None) -> list[int]:

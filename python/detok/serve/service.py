@@ -1,12 +1,13 @@
 """What all ways into a server share: one engine, its limits, what is open and what was counted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from detok import DecodedTextEvent, EngineUpdate, TextDecodeOptions
+from detok import DecodedTextEvent, EngineUpdate, TextDecodeOptions, Tokenizer
 from detok.serve.engine import AbortCause, Engine, Message, SamplingParams
 from detok.serve.error import ApiError
 from detok.serve.generation import generate_events
@@ -37,18 +38,52 @@ class Service:
         self.engine: Engine = _CountedAborts(engine, self.metrics)
         self.open_requests = OpenRequests(self.limits.open_requests)
         self.is_stopping = False
+        self._open: set[asyncio.Timeout] = set()
+        self._end: float | None = None
 
-    @contextmanager
-    def admit(self) -> Iterator[None]:
-        """Counts a request for as long as it is open.
+    @asynccontextmanager
+    async def admit(self) -> AsyncIterator[None]:
+        """Counts a request for as long as it is open, and cancels what is within when the service ends.
 
         Raises:
-            ApiError: Too many are, or the server is stopping.
+            ApiError: Too many are open, or the server is stopping: at the start, or at the end when it was cancelled.
         """
         if self.is_stopping:
-            raise ApiError("the server is stopping: ask another one", status=503, code="server_stopping")
+            raise _stopping()
         with self.open_requests.admit():
-            yield
+            try:
+                async with asyncio.timeout(None) as limit:
+                    self._open.add(limit)
+                    try:
+                        yield
+                    finally:
+                        self._open.remove(limit)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                raise _stopping() from None
+
+    def stop(self, grace: float) -> float:
+        """Takes nothing new from here on, and ends what is still open after so many seconds.
+
+        Whoever stops the service first decides when that is.
+
+        Returns:
+            The seconds that are left until then.
+        """
+        self.is_stopping = True
+        now = asyncio.get_running_loop().time()
+        if self._end is None:
+            self._end = now + grace
+            for limit in self._open:
+                limit.reschedule(self._end)
+        return max(0.0, self._end - now)
+
+    @cached_property
+    def prompt_bytes(self) -> int:
+        """Most bytes of a prompt's text: what its tokens have room for if each is the longest one."""
+        tokens = min(self.limits.prompt_tokens, self.engine.max_context)
+        return tokens * _longest_token(self.engine.tokenizer)
 
     def check_model(self, name: str | None) -> None:
         """Refuses a request for another model; None asks for any.
@@ -107,6 +142,21 @@ class Service:
 
     def _why_early(self) -> AbortCause:
         return "server_stopping" if self.is_stopping else "client_gone"
+
+
+def _longest_token(tokenizer: Tokenizer) -> int:
+    """The bytes of text that a token may stand for, at most."""
+
+    def size(token_id: int) -> int:
+        # A special token stands for its name, whatever it gives in an answer.
+        name = (tokenizer.id_to_token(token_id) or "") if tokenizer.is_special(token_id) else ""
+        return max(len(name.encode()), len(tokenizer.token_bytes(token_id) or b""))
+
+    return max(map(size, range(tokenizer.vocab_size)), default=0)
+
+
+def _stopping() -> ApiError:
+    return ApiError("the server is stopping: ask another one", status=503, code="server_stopping")
 
 
 class _CountedAborts:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
+from google.protobuf.message import DecodeError
+
 from detok import Marker, RequestDecoder, TextDecodeOptions
 from detok.serve.engine import SamplingParams
 from detok.serve.error import ApiError
@@ -13,7 +15,7 @@ from detok.serve.limits import Limits
 from detok.serve.prompt import encoded, unknown_place
 from detok.serve.service import Choice, Service
 
-__all__ = ["Call", "read_call"]
+__all__ = ["Call", "parsed", "read_call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,22 @@ class Call:
 
     choices: Sequence[Choice]
     options: TextDecodeOptions
+
+
+def parsed(request: pb.GenerateRequest | bytes) -> pb.GenerateRequest:
+    """The message of a request.
+
+    Raises:
+        ApiError: It is none.
+    """
+    if isinstance(request, pb.GenerateRequest):
+        return request
+    message = pb.GenerateRequest()
+    try:
+        message.ParseFromString(request)
+    except DecodeError as error:
+        raise ApiError(f"the request is no detok.GenerateRequest: {error}") from None
+    return message
 
 
 async def read_call(service: Service, request: pb.GenerateRequest) -> Call:
@@ -142,7 +160,7 @@ async def _prompt(service: Service, request: pb.GenerateRequest) -> Sequence[int
         return token_ids
     if not request.HasField("text"):
         raise ApiError("there is no prompt: give text or token_ids", param="prompt")
-    return await encoded(engine, request.text, "text", param="prompt")
+    return await encoded(service, request.text, "text", param="prompt")
 
 
 def _check(param: str, value: float, holds: bool, wanted: str) -> None:

@@ -11,7 +11,7 @@ from detok import Start, TextDelta
 from detok.serve.error import ApiError, api_error
 from detok.serve.grpc import inference_pb2 as pb
 from detok.serve.grpc.message import Messages
-from detok.serve.grpc.request import read_call
+from detok.serve.grpc.request import parsed, read_call
 from detok.serve.patience import IdleClientError, patience
 from detok.serve.service import Service
 
@@ -29,7 +29,10 @@ MOST_DETAILS = 500
 
 
 class InferenceServicer:
-    """Answers calls from an engine that other ways into the server may share."""
+    """Answers calls from an engine that other ways into the server may share.
+
+    Requests may come as bytes, so that one that is no message is refused as others are.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -40,9 +43,12 @@ class InferenceServicer:
         while self._open:
             await asyncio.wait(self._open)
 
-    async def Generate(self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext) -> pb.GenerateResponse:
+    async def Generate(
+        self, request: pb.GenerateRequest | bytes, context: grpc.aio.ServicerContext
+    ) -> pb.GenerateResponse:
         """The whole answer in one message."""
         async with self._answering("grpc_generate", context):
+            request = parsed(request)
             call = await read_call(self._service, request)
             messages = Messages(request.response)
             deltas: list[list[TextDelta]] = [[] for _ in call.choices]
@@ -58,13 +64,14 @@ class InferenceServicer:
             answer.outputs.extend(messages.output(index, own) for index, own in enumerate(deltas))
         return answer
 
-    async def GenerateStream(self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext) -> None:
+    async def GenerateStream(self, request: pb.GenerateRequest | bytes, context: grpc.aio.ServicerContext) -> None:
         """The answer as it comes.
 
         Whoever writes waits while the reader lags, and fetches nothing from the engine, where updates of a lagging
         reader are joined to one.
         """
         async with self._answering("grpc_generate_stream", context):
+            request = parsed(request)
             call = await read_call(self._service, request)
             messages = Messages(request.response)
             is_started = False
@@ -103,7 +110,7 @@ class InferenceServicer:
         self._open.add(task)
         task.add_done_callback(self._open.discard)
         try:
-            with self._service.admit():
+            async with self._service.admit():
                 yield
             status = grpc.StatusCode.OK
         except IdleClientError as error:
