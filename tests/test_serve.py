@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import assets
 import httpx
 import openai
 import pytest
 from conftest import load_tokenizer, read_jsonl
-from detok import EngineUpdate, TokenLogprob
+from detok import EngineUpdate, Tokenizer, TokenLogprob
 from detok.adapters.harmony import HarmonyParser, HarmonySections
 from detok.adapters.openai import SseReader
 from detok.data import demo_streams, demo_tokenizer
@@ -26,6 +27,7 @@ from detok.serve.app import create_app
 from detok.serve.limits import Limits
 from detok.serve.replay import ReplayEngine
 from serving import PATIENCE, WAIT, ClockedEngine, ScriptedEngine, Served, served, until
+from tiktoken_ext.openai_public import r50k_pat_str
 
 STREAMS = demo_streams()
 TOKENIZER = demo_tokenizer()
@@ -75,10 +77,16 @@ RECORDED = [("smollm2", row["ids"]) for row in read_jsonl("smollm2_streams.jsonl
 RECORDED += [(row["tokenizer"], row["ids"]) for row in read_jsonl("server_streams.jsonl")]
 
 
-@pytest.mark.parametrize("name", ["smollm2", "gpt-oss", "qwen3", "mistral-v3"])
+def tokenizer_of(name: str) -> Tokenizer:
+    if name == "llama3":
+        return Tokenizer.from_tiktoken(assets.path("llama3/tokenizer.model"), pattern=r50k_pat_str)
+    return load_tokenizer(name)
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in RECORDED}))
 def test_every_recorded_stream_arrives(name):
     """Deltas joined are the text of the ids at once; every id has its logprobs, and its place behind an echo."""
-    tokenizer, echo = load_tokenizer(name), "né😀"
+    tokenizer, echo = tokenizer_of(name), "né😀"
     recordings = [ids for own, ids in RECORDED if own == name]
     assert recordings
     engine = ScriptedEngine(tokenizer=tokenizer)
