@@ -51,7 +51,7 @@ BASELINES = {"w8": "detok-busy", "w9": "detok-openai", "w2": "detok-step", "w3":
 SHORT = [
     ("w1", "detok detok-everything py-strtable hf-decodestream", 15, {"classes": ("english", "mixed")}),
     ("w2", "detok-step detok-step-numpy py-strtable hf-decodestream", 7, {}),
-    ("w3", "detok-step detok-request py-strtable hf-decodestream vllm-fast", 5, {}),
+    ("w3", "detok-step detok-request detok-request-logprobs py-strtable hf-decodestream vllm-fast", 5, {}),
     ("w5", "detok-batch detok-batch-numpy detok-decode detok-decode-numpy hf-batch hf-decode", 9, {}),
     ("w6", "detok hf-decodestream-prompt", 5, {}),
     ("w4", "detok hf-decodestream", 3, {"limit_ns": 1e9}),

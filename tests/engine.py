@@ -52,6 +52,7 @@ class Outcome:
     sampled: list[int]
     counts: list[int]  # how many of them came with each delta
     logprobs: list[detok.PositionLogprobs] | None
+    token_texts: list[str] | None
     finished: detok.Finished | None
     abort_cause: str | None
 
@@ -74,10 +75,14 @@ def collect(events: Iterable[detok.Start | detok.TextDelta], abort_cause: str | 
     start, *deltas = events
     assert isinstance(start, detok.Start)
     assert all(isinstance(delta, detok.TextDelta) for delta in deltas)
-    joined, sampled, logprobs = detok.DecodedText(), [], []
+    joined, sampled, logprobs, texts = detok.DecodedText(), [], [], []
     for delta in deltas:
         joined.append(delta.decoded)
         sampled += delta.sampled.token_ids
+        assert (delta.text, delta.token_texts) == (delta.decoded.text, delta.sampled.token_texts)
+        if delta.token_texts is not None:
+            assert len(delta.token_texts) == len(delta.sampled.token_ids)
+            texts += delta.token_texts
         if delta.sampled.logprobs is not None:
             assert [p.sampled.token_id for p in delta.sampled.logprobs] == delta.sampled.token_ids
             logprobs += delta.sampled.logprobs
@@ -93,7 +98,7 @@ def collect(events: Iterable[detok.Start | detok.TextDelta], abort_cause: str | 
         assert records == sampled[: len(records)]
     shown = [delta.decoded.text for delta in deltas]
     counts = [len(delta.sampled.token_ids) for delta in deltas]
-    return Outcome(start, shown, joined, sampled, counts, logprobs or None, finished, abort_cause)
+    return Outcome(start, shown, joined, sampled, counts, logprobs or None, texts or None, finished, abort_cause)
 
 
 def serve(
@@ -103,9 +108,11 @@ def serve(
     prompt: Sequence[int] | None = (),
     *,
     intermediate: bool = True,
+    token_texts: bool = False,
 ) -> Outcome:
     """Pushes updates until the request is over: what a loop does that heeds the decoder."""
-    decoder = detok.RequestDecoder(tokenizer, prompt, options, request_id="tested", intermediate=intermediate)
+    how = {"request_id": "tested", "intermediate": intermediate, "token_texts": token_texts}
+    decoder = detok.RequestDecoder(tokenizer, prompt, options, **how)
     events = []
     for update in source:
         assert not decoder.is_finished

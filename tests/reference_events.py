@@ -65,6 +65,7 @@ class PositionLogprobs:
 class SampledDelta:
     token_ids: list[int]
     logprobs: list[PositionLogprobs] | None = None
+    token_texts: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,9 @@ class Options:
 
 def position_of(entry: Any, token_id: int) -> PositionLogprobs:
     """One position of `logprobs` in any of its forms."""
-    if isinstance(entry, TokenLogprob):
+    if isinstance(entry, float):
+        sampled, top = TokenLogprob(token_id, entry), []
+    elif isinstance(entry, TokenLogprob):
         sampled, top = entry, []
     elif isinstance(entry, Mapping):
         top = [
@@ -476,12 +479,14 @@ class RequestDecoder:
         *,
         request_id: str = "",
         intermediate: bool = True,
+        token_texts: bool = False,
     ) -> None:
         self.vocabulary = vocabulary
         self.prompt = prompt_token_ids
         self.options = options or Options()
         self.request_id = request_id
         self.intermediate = intermediate
+        self.token_texts = token_texts
         self.generation: Generation | None = None  # none before the first update
         self.sampled = SampledDelta([])  # not yet reported
         self.cached = 0
@@ -536,7 +541,10 @@ class RequestDecoder:
         positions = update.positions
         if positions is not None:
             positions = [self.generation.filled(before + n, positions[n]) for n in range(count)]
-        return SampledDelta(list(update.token_ids[:count]), positions)
+        token_ids, texts = list(update.token_ids[:count]), None
+        if self.token_texts:
+            texts = tuple(self.generation.token_text(before + n, token_id) for n, token_id in enumerate(token_ids))
+        return SampledDelta(token_ids, positions, texts)
 
     def joined(self, new: SampledDelta) -> SampledDelta:
         old = self.sampled
@@ -544,8 +552,10 @@ class RequestDecoder:
             return new
         if not new.token_ids and new.logprobs is None:
             return old
+        token_ids = old.token_ids + new.token_ids
         both = old.logprobs is not None and new.logprobs is not None
-        return SampledDelta(old.token_ids + new.token_ids, old.logprobs + new.logprobs if both else None)
+        texts = old.token_texts + new.token_texts if self.token_texts else None
+        return SampledDelta(token_ids, old.logprobs + new.logprobs if both else None, texts)
 
     def outcome(self, generation: Generation, update: EngineUpdate, dropped: list[int]) -> Finished:
         match = generation.match

@@ -632,7 +632,7 @@ def logprobs(draw: st.DrawFn, drawn: Drawn, token_ids: Sequence[int], *, gaps: b
     ranks = st.sampled_from([None, 1, 7])
     positions: list[Any] = []
     for token_id in token_ids:
-        form = draw(st.sampled_from(["one", "list", "numbers", "objects", *(["none"] if gaps else [])]))
+        form = draw(st.sampled_from(["number", "one", "list", "numbers", "objects", *(["none"] if gaps else [])]))
         ids = [token_id, *(draw(st.lists(others, max_size=2)) if form != "one" else [])]
         candidates = [(candidate, draw(numbers), draw(ranks)) for candidate in dict.fromkeys(ids)]
         positions.append(None if form == "none" else (form, candidates))

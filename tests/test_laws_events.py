@@ -35,6 +35,8 @@ def written(position: Any, entry: Callable[..., Any]) -> Any:
     if position is None:
         return None
     form, candidates = position
+    if form == "number":
+        return candidates[0][1]
     if form == "one":
         return entry(*candidates[0])
     if form == "list":
@@ -108,10 +110,13 @@ def flat_finished(finished: Any) -> Any:
 def flat(event: Any) -> dict[str, Any]:
     if isinstance(event, (detok.Start, twin.Start)):
         return {"prompt": list(event.prompt_token_ids), "logprobs": flat_positions(event.prompt_logprobs)}
+    if isinstance(event, detok.TextDelta):
+        assert (event.text, event.token_texts) == (event.decoded.text, event.sampled.token_texts)
     return {
         "decoded": plain(event.decoded),
         "sampled": list(event.sampled.token_ids),
         "logprobs": flat_positions(event.sampled.logprobs),
+        "texts": event.sampled.token_texts,
         "finished": flat_finished(event.finished),
     }
 
@@ -133,8 +138,8 @@ def pushed(decoder: Any, update: Any) -> Any:
 
 def folded(request: own.Request, **how: Any) -> dict[str, Any]:
     """All deltas of a request as one, by the library."""
-    decoder = library_decoder(request, **how)
-    decoded, token_ids, logprobs, last = detok.DecodedText(), [], [], None
+    decoder = library_decoder(request, token_texts=True, **how)
+    decoded, token_ids, logprobs, texts, last = detok.DecodedText(), [], [], [], None
     for update in request.updates:
         if decoder.is_finished:
             break
@@ -143,6 +148,7 @@ def folded(request: own.Request, **how: Any) -> dict[str, Any]:
                 decoded.append(event.decoded)
                 token_ids += event.sampled.token_ids
                 logprobs += flat_positions(event.sampled.logprobs) or []
+                texts += event.token_texts
                 last = event.finished or last
     finished = flat_finished(last)
     dropped = finished.pop("dropped")
@@ -152,7 +158,14 @@ def folded(request: own.Request, **how: Any) -> dict[str, Any]:
     decoded = plain(decoded)
     records = [replace(record, cut=False) for record in decoded.records]
     sent = [(record.token_id, record.visible, record.byte_offset, record.continues_char) for record in records]
-    return {"text": decoded.text, "records": sent, "ids": token_ids, "logprobs": logprobs, "finished": finished}
+    return {
+        "text": decoded.text,
+        "records": sent,
+        "ids": token_ids,
+        "logprobs": logprobs,
+        "texts": texts,
+        "finished": finished,
+    }
 
 
 def regrouped(request: own.Request, groups: Sequence[Sequence[int]], **options: Any) -> own.Request:
@@ -171,11 +184,11 @@ def regrouped(request: own.Request, groups: Sequence[Sequence[int]], **options: 
 # ---------------------------------------------------------------- twin
 
 
-@given(own.requests(), st.booleans())
-def test_twin(request_, intermediate):
+@given(own.requests(), st.booleans(), st.booleans())
+def test_twin(request_, intermediate, token_texts):
     """Every event, every error, and what is left behind them."""
-    theirs = library_decoder(request_, request_id="r", intermediate=intermediate)
-    ours = twin_decoder(request_, request_id="r", intermediate=intermediate)
+    how = {"request_id": "r", "intermediate": intermediate, "token_texts": token_texts}
+    theirs, ours = library_decoder(request_, **how), twin_decoder(request_, **how)
     assert_twin(theirs, ours, [*request_.updates, {"token_ids": [0]}])
 
 
@@ -187,7 +200,8 @@ def assert_twin(theirs: detok.RequestDecoder, ours: twin.RequestDecoder, updates
 
 @given(own.requests(with_logprobs=True))
 def test_twin_with_logprobs(request_):
-    assert_twin(library_decoder(request_), twin_decoder(request_), request_.updates)
+    how = {"token_texts": True}
+    assert_twin(library_decoder(request_, **how), twin_decoder(request_, **how), request_.updates)
 
 
 @given(own.requests(with_logprobs=True), st.data())
@@ -351,15 +365,18 @@ def batches(draw: st.DrawFn) -> list[own.Request]:
     return out
 
 
-@given(batches(), st.booleans(), st.data())
-def test_batch_is_request(requests, with_texts, data):
+@given(batches(), st.booleans(), st.booleans(), st.data())
+def test_batch_is_request(requests, with_texts, with_logprobs, data):
     """The same updates: the same text, records, stops, kept counts, token texts and errors."""
     batch = detok.BatchDecoder(requests[0].drawn.tokenizer, library_options(requests[0].options))
     slots = [batch.add(request.prompt, library_options(request.options)) for request in requests]
-    alone = {slot: library_decoder(request) for slot, request in zip(slots, requests, strict=True)}
+    alone = {
+        slot: library_decoder(request, token_texts=with_texts) for slot, request in zip(slots, requests, strict=True)
+    }
+    left_out = None if with_logprobs else "logprobs"
     for turn in range(max(len(request.updates) for request in requests)):
         going = [
-            (slot, going_on(request.updates[turn]))
+            (slot, {name: value for name, value in going_on(request.updates[turn]).items() if name != left_out})
             for slot, request in zip(slots, requests, strict=True)
             if turn < len(request.updates)
         ]
@@ -391,7 +408,9 @@ def assert_same_as_request(out: Any, position: int, slot: int, events: Any) -> N
     assert out.texts[position] == delta.decoded.text
     assert out.kept_tokens[position] == len(delta.sampled.token_ids)
     if out.token_texts is not None:
-        assert out.token_texts[position] == [entry.sampled.token for entry in delta.sampled.logprobs]
+        assert tuple(out.token_texts[position]) == delta.token_texts
+        if delta.sampled.logprobs is not None:
+            assert out.token_texts[position] == [entry.sampled.token for entry in delta.sampled.logprobs]
     match = delta.finished and delta.finished.stop_match
     assert flat_match(out.stopped.get(slot)) == flat_match(match)
 

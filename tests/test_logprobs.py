@@ -29,12 +29,16 @@ def scored(ids, alternatives=()) -> list[dict[int, float]]:
 
 
 def texts_of(tokenizer, ids, options: TextDecodeOptions, prompt=()) -> list[str]:
-    """The sampled tokens' texts; how ids are grouped into updates makes no difference."""
-    expect = None
+    """The sampled tokens' texts: with or without numbers, and however ids are grouped into updates."""
+    expect, end = None, EngineUpdate(finish_reason="length")
     for groups in groupings(ids, options):
         lines = [EngineUpdate(group, logprobs=scored(group)) for group in groups]
-        outcome = serve(tokenizer, [*lines, EngineUpdate(finish_reason="length")], options, prompt)
+        outcome = serve(tokenizer, [*lines, end], options, prompt)
         got = [p.sampled.token for p in outcome.logprobs]
+        for source in (lines, [EngineUpdate(group) for group in groups]):
+            for intermediate in (True, False):
+                how = {"intermediate": intermediate, "token_texts": True}
+                assert serve(tokenizer, [*source, end], options, prompt, **how).token_texts == got
         assert [p.sampled.token_bytes for p in outcome.logprobs] == [tokenizer.token_bytes(i) or b"" for i in ids]
         assert expect is None or got == expect
         expect = got
@@ -246,6 +250,10 @@ def test_recorded_streams(row):
     assert [t.token for t in tokens("replacement")] == [lossy(t.token_bytes) for t in spelled]
     joined = "".join(t.token for t in tokens("empty"))
     assert joined == data.decode(errors="ignore")
+    for fragments in FRAGMENTS:
+        options = TextDecodeOptions(fragments=fragments, skip_special_tokens=False)
+        outcome = serve(tokenizer, updates(ones(ids)), options, row["prompt_ids"], token_texts=True)
+        assert outcome.token_texts == [t.token for t in tokens(fragments)]
 
 
 # ------------------------------------------------------------------ alternatives and prompts
@@ -329,6 +337,17 @@ def test_prompt_logprobs_of_the_first_and_of_none():
     assert list(start.prompt_logprobs) == []
 
 
+def test_prompt_logprobs_of_numbers():
+    """Whose they are is known when the prompt is."""
+    tokenizer, ids = vocabulary("a", E4, BD)
+    update = EngineUpdate(prompt_logprobs=[None, -0.5, -1.5])
+    assert update.prompt_logprobs == [None, -0.5, -1.5]
+    assert pickle.loads(pickle.dumps(update)) == update
+    start, _ = RequestDecoder(tokenizer, ids).push(update)
+    entries = [(p.sampled.token_id, p.sampled.logprob, p.sampled.token) for p in start.prompt_logprobs[1:]]
+    assert entries == [(ids[1], -0.5, "\\xe4"), (ids[2], -1.5, "\\xbd")]
+
+
 def test_prompt_logprobs_of_another_length():
     tokenizer, (a,) = vocabulary("a")
     decoder = RequestDecoder(tokenizer, [a, a])
@@ -360,6 +379,10 @@ A, B = TokenLogprob(1, -0.5, 3), TokenLogprob(2, -1.5, 1)
 
 # name: (entry for the sampled id 1, sampled, top)
 FORMS = {
+    "a number": (-0.5, TokenLogprob(1, -0.5), []),
+    "a number of numpy": (np.float32(-0.5), TokenLogprob(1, -0.5), []),
+    "a whole number": (0, TokenLogprob(1, 0.0), []),
+    "a number that is none": (-math.inf, TokenLogprob(1, -math.inf), []),
     "one": (A, A, []),
     "a list of one": ([A], A, []),
     "a list": ([A, B], A, [B]),
@@ -405,7 +428,7 @@ BAD_FORMS = {
     "another token first": ([TokenLogprob(2, -1.0), A], ValueError),
     "a mapping without it": ({2: -1.0}, ValueError),
     "None": (None, TypeError),
-    "a number": (-0.5, TypeError),
+    "a bool": (True, TypeError),
     "text": ("-0.5", TypeError),
     "numbers in a list": ([-0.5], TypeError),
     "text by id": ({1: "-0.5"}, TypeError),
@@ -603,11 +626,32 @@ def test_an_object_that_decodes():
 
 
 def test_logprobs_do_not_change_the_text():
-    """Asked for or not, text, records and stops are the same."""
+    """Asked for or not, text, records and stops are the same; so with texts of tokens."""
     tokenizer, ids = vocabulary("a", E4, BD, A0, HIDDEN, "ST", "OP", "b")
     options = TextDecodeOptions(stop="STOP")
     plain = serve(tokenizer, updates(ones(ids)), options)
     lines = [EngineUpdate([i], logprobs=scored([i], ids)) for i in ids]
     with_numbers = serve(tokenizer, lines, options)
-    assert (with_numbers.shown, with_numbers.joined) == (plain.shown, plain.joined)
-    assert with_numbers.finished == plain.finished
+    with_texts = serve(tokenizer, updates(ones(ids)), options, token_texts=True)
+    assert with_texts.token_texts == ["a", "\\xe4", "\\xbd", "\\xa0", HIDDEN, "ST", "OP"]
+    for other in (with_numbers, with_texts):
+        assert (other.shown, other.joined, other.finished) == (plain.shown, plain.joined, plain.finished)
+    assert (plain.token_texts, with_numbers.token_texts) == (None, None)
+
+
+def test_token_texts_of_an_object_that_decodes():
+    tokenizer = detok.Tokenizer.load(CountingDecoder([b"a", E4 + BD, A0, b"b"], frozenset()))
+    assert texts_of(tokenizer, [0, 1, 2, 3], TextDecodeOptions()) == ["a", FF, "你", "b"]
+
+
+def test_strings_of_tokens_are_shared():
+    """What a token is called is the same in every stream, and made once."""
+    tokenizer, (a, part) = vocabulary("one", E4)
+    one, two = (RequestDecoder(tokenizer, [], token_texts=True) for _ in range(2))
+    for decoder in (one, two):
+        decoder.push(EngineUpdate())
+    (first,), (second,) = one.push(EngineUpdate([a])), two.push(EngineUpdate([a]))
+    assert first.text is second.text is first.token_texts[0]
+    (first,), (second,) = one.push(EngineUpdate([part])), two.push(EngineUpdate([part]))
+    assert first.token_texts[0] is second.token_texts[0]
+    assert first.token_texts == ("\\xe4",)

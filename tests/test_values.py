@@ -37,10 +37,14 @@ TEXT = DecodedText("ab", [TokenAttribution(1, TokenAnchor.visible(0), cut=True)]
 LOGPROB, TOP = TokenLogprob(1, -0.5, 2, token="a", token_bytes=b"a"), TokenLogprob(5, -1.5)
 MARKER = Marker("r", ["<", 4, ">"], "</r>", also_end=[4, "x"], reopen=True, keep_markers=True)
 POSITION = PositionLogprobs(LOGPROB, [LOGPROB, TOP])
-SAMPLED = SampledDelta([1], [POSITION])
+SAMPLED = SampledDelta([1], [POSITION], token_texts=["a"])
 
 # Arguments that have no place.
-BY_NAME_ONLY = ("token", "token_bytes", "also_end", "reopen", "keep_markers")
+BY_NAME_ONLY = {
+    TokenLogprob: ("token", "token_bytes"),
+    SampledDelta: ("token_texts",),
+    Marker: ("also_end", "reopen", "keep_markers"),
+}
 
 # class: (a value, others that differ from it in one part each, names for `match`)
 VALUES = {
@@ -63,7 +67,12 @@ VALUES = {
     ),
     SampledDelta: (
         SAMPLED,
-        [SampledDelta([1]), SampledDelta([1], [PositionLogprobs(LOGPROB)])],
+        [
+            SampledDelta([1]),
+            SampledDelta([1], [POSITION]),
+            SampledDelta([1], [POSITION], token_texts=["b"]),
+            SampledDelta([1], [PositionLogprobs(LOGPROB)], token_texts=["a"]),
+        ],
         ("token_ids", "logprobs"),
     ),
     TokenUsage: (
@@ -232,7 +241,7 @@ def test_values_match_by_place(kind):
     assert kind.__match_args__[: len(names)] == names
     # A constructor takes the same, by place or by name.
     parts = [getattr(value, name) for name in names]
-    more = {name: getattr(value, name) for name in BY_NAME_ONLY if hasattr(value, name)}
+    more = {name: getattr(value, name) for name in BY_NAME_ONLY.get(kind, ())}
     assert kind(*parts, **more) == kind(**dict(zip(names, parts, strict=True)), **more) == value
 
 
@@ -256,7 +265,7 @@ def test_a_match_statement():
 def test_defaults():
     assert TokenLogprob(1, -0.5) == TokenLogprob(1, -0.5, None, token="", token_bytes=b"")
     assert list(PositionLogprobs(TOP).top) == []
-    assert SampledDelta([1]).logprobs is None
+    assert (SampledDelta([1]).logprobs, SampledDelta([1]).token_texts) == (None, None)
     assert TokenUsage(1, 2).cached_token_count == 0
     assert FinishReason("length").stop is None
     assert StopMatch("x", 1, 2).cut is False
@@ -282,6 +291,8 @@ BAD_VALUES = {
     "top of numbers": lambda: PositionLogprobs(LOGPROB, [1]),
     "sampled of text": lambda: SampledDelta("a"),
     "sampled with numbers": lambda: SampledDelta([1], [0.5]),
+    "sampled with texts of numbers": lambda: SampledDelta([1], token_texts=[1]),
+    "sampled with one text": lambda: SampledDelta([1], token_texts="a"),
     "usage of a float": lambda: TokenUsage(1.0, 2),
     "usage of one": lambda: TokenUsage(1),
     "reason of a number": lambda: FinishReason(1),
@@ -305,6 +316,7 @@ def test_values_out_of_range():
     for call, words in [
         (lambda: FinishReason("eos"), "stop.*length"),
         (lambda: SampledDelta([1, 2], [POSITION]), "2"),
+        (lambda: SampledDelta([1, 2], token_texts=["a"]), "token_texts.*1 for 2"),
         (lambda: TokenLogprob(-1, 0.0), "-1"),
         (lambda: TokenLogprob(2**32, 0.0), str(2**32)),
         (lambda: Start([1, 2], [None]), "2"),
@@ -317,6 +329,27 @@ def test_values_out_of_range():
 
 
 # ------------------------------------------------------------------ what an event gives away
+
+
+@pytest.mark.parametrize("token_texts", [False, True])
+def test_an_event_of_one_whole_token_is_like_any_other(token_texts):
+    """It is made of less; nothing shows it."""
+    tokenizer, (token,) = vocabulary("ab")
+    plain, told = (RequestDecoder(tokenizer, [], token_texts=token_texts) for _ in range(2))
+    for decoder in (plain, told):
+        decoder.push(EngineUpdate())
+    (event,) = plain.push(EngineUpdate([token]))
+    (other,) = told.push(EngineUpdate([token], kv_transfer_params={}))
+    sampled = SampledDelta([token], token_texts=["ab"] if token_texts else None)
+    made = TextDelta(DecodedText("ab", [TokenAttribution(token, TokenAnchor.visible(0))]), sampled)
+    for same in (other, made, pickle.loads(pickle.dumps(event)), copy.deepcopy(event)):
+        assert same == event
+        assert (hash(same), repr(same)) == (hash(event), repr(event))
+        assert (same.decoded, same.sampled, same.finished) == (event.decoded, event.sampled, event.finished)
+        assert (same.text, same.token_texts) == (event.text, event.token_texts) == ("ab", sampled.token_texts)
+    changed = event.decoded
+    changed.append(DecodedText("more"))
+    assert event.decoded.text == "ab"
 
 
 def test_decoded_text_is_a_copy_of_its_own():

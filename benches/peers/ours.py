@@ -1,5 +1,7 @@
 """This library, through its public names."""
 
+from typing import ClassVar
+
 from peers.peer import Peer
 
 
@@ -149,13 +151,14 @@ class DetokRequest(Detok):
     """An event of each request for each update, read as a server would."""
 
     name, does, most_stops = "detok-request", ("w3",), 4096
+    asks: ClassVar = {"token_texts": True}
 
     def open_request_pool(self, prompts, stops):
         import detok
 
         self.update = detok.EngineUpdate
         options = detok.TextDecodeOptions(stop=stops)
-        pool = [detok.RequestDecoder(self.tokenizer, prompt, options) for prompt in prompts]
+        pool = [detok.RequestDecoder(self.tokenizer, prompt, options, **self.asks) for prompt in prompts]
         for request in pool:
             request.push(self.update())  # the start
         return pool
@@ -163,8 +166,22 @@ class DetokRequest(Detok):
     def step_request_pool(self, pool, ids):
         update, shown, texts = self.update, [], []
         for request, i in zip(pool, ids, strict=True):
-            (delta,) = request.push(update([i], logprobs=[{i: -0.5}]))
-            shown.append(delta.decoded.text)
+            (delta,) = request.push(update([i]))
+            shown.append(delta.text)
+            texts.append(delta.token_texts[0])
+        return shown, texts
+
+
+class DetokRequestLogprobs(DetokRequest):
+    """The same with what nobody else in the run has: each token's logprob as the engine gave it."""
+
+    name, asks = "detok-request-logprobs", {}
+
+    def step_request_pool(self, pool, ids):
+        update, shown, texts = self.update, [], []
+        for request, i in zip(pool, ids, strict=True):
+            (delta,) = request.push(update([i], logprobs=[-0.5]))
+            shown.append(delta.text)
             texts.append(delta.sampled.logprobs[0].sampled.token)
         return shown, texts
 
@@ -173,6 +190,7 @@ ADAPTERS = [
     DetokStep,
     DetokStepArrays,
     DetokRequest,
+    DetokRequestLogprobs,
     DetokBusy,
     Detok,
     DetokUnkept,

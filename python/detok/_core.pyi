@@ -436,7 +436,7 @@ class _HasLogprob(Protocol):
 
 # What an engine tells of one position.
 _GivenLogprobs: TypeAlias = (
-    TokenLogprob | PositionLogprobs | Sequence[TokenLogprob] | Mapping[int, float] | Mapping[int, _HasLogprob]
+    float | TokenLogprob | PositionLogprobs | Sequence[TokenLogprob] | Mapping[int, float] | Mapping[int, _HasLogprob]
 )
 _DecodedTextEvent: TypeAlias = Start | TextDelta
 
@@ -503,8 +503,14 @@ class SampledDelta:
     """
 
     __match_args__: ClassVar[tuple[Literal["token_ids"], Literal["logprobs"]]] = ...
-    def __new__(cls, token_ids: _TokenIds, logprobs: Iterable[PositionLogprobs] | None = None) -> Self:
-        """`ValueError` if there is not one entry of `logprobs` per id."""
+    def __new__(
+        cls,
+        token_ids: _TokenIds,
+        logprobs: Iterable[PositionLogprobs] | None = None,
+        *,
+        token_texts: Iterable[str] | None = None,
+    ) -> Self:
+        """`ValueError` if there is not one entry of `logprobs`, and of `token_texts`, per id."""
 
     @property
     def token_ids(self) -> list[int]:
@@ -513,6 +519,10 @@ class SampledDelta:
     @property
     def logprobs(self) -> list[PositionLogprobs] | None:
         """One per id, if the engine gave them."""
+
+    @property
+    def token_texts(self) -> tuple[str, ...] | None:
+        """One per id, if the decoder was asked for them: what `TokenLogprob.token` would be, without a number."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
@@ -670,6 +680,14 @@ class TextDelta:
     @property
     def finished(self) -> Finished | None:
         """Set in the last event of a request."""
+
+    @property
+    def text(self) -> str:
+        """The text of `decoded`, at less cost."""
+
+    @property
+    def token_texts(self) -> tuple[str, ...] | None:
+        """The texts of `sampled`, at less cost."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
@@ -893,9 +911,9 @@ class EngineUpdate:
 
         Args:
             token_ids: Sampled since the last update.
-            logprobs: One entry per id: a `TokenLogprob`; a sequence of them, the sampled token first and its
-                alternatives behind it; a mapping of ids to numbers, or to objects with `logprob` and perhaps `rank`,
-                the sampled id among them; or a `PositionLogprobs`.
+            logprobs: One entry per id: a number, which is the sampled token's; a `TokenLogprob`; a sequence of them,
+                the sampled token first and its alternatives behind it; a mapping of ids to numbers, or to objects with
+                `logprob` and perhaps `rank`, the sampled id among them; or a `PositionLogprobs`.
             finish_reason: `stop`, `length`, `abort`, `error` or `repetition`, in the last update of a request.
             stop_token_id: With `finish_reason="stop"`, the id at which the engine stopped. If it is the last id, or if
                 neither this nor `stop_string` is given (an end of sequence), the last id is kept and not decoded.
@@ -952,6 +970,7 @@ class RequestDecoder:
         *,
         request_id: str = "",
         intermediate: bool = True,
+        token_texts: bool = False,
     ) -> Self:
         """A request behind a prompt.
 
@@ -962,6 +981,7 @@ class RequestDecoder:
             options: What is shown, and where the text ends.
             request_id: The caller's name of the request, for errors.
             intermediate: One `TextDelta` per update; otherwise one at the end, with everything.
+            token_texts: Each sampled token comes with its text, logprobs or not.
         """
 
     def push(self, update: EngineUpdate) -> list[_DecodedTextEvent]:

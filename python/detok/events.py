@@ -21,6 +21,7 @@ def decode_events(
     *,
     request_id: str = "",
     intermediate: bool = True,
+    token_texts: bool = False,
 ) -> Generator[DecodedTextEvent]:
     """The events of a request, from its start to its end.
 
@@ -34,12 +35,15 @@ def decode_events(
         options: What is shown, and where the text ends.
         request_id: Named by errors.
         intermediate: One `TextDelta` per update; otherwise one at the end, with everything.
+        token_texts: Each sampled token comes with its text, logprobs or not.
 
     Raises:
         RequestError: The source raised (`__cause__`) or ended before the request did, or the engine failed.
         UnknownTokenError: An unknown id, unless such ids are skipped; `index` counts in its update.
     """
-    decoder = RequestDecoder(tokenizer, None, options, request_id=request_id, intermediate=intermediate)
+    decoder = RequestDecoder(
+        tokenizer, None, options, request_id=request_id, intermediate=intermediate, token_texts=token_texts
+    )
     events = _events(updates, iter(updates), decoder)
     # To the place before the first update. Closing a generator that was never there runs nothing, and leaves its source
     # open.
@@ -54,9 +58,12 @@ def adecode_events(
     *,
     request_id: str = "",
     intermediate: bool = True,
+    token_texts: bool = False,
 ) -> AsyncGenerator[DecodedTextEvent]:
     """The same for an asynchronous source, closed with its `aclose`, after a cancellation too; see `decode_events`."""
-    decoder = RequestDecoder(tokenizer, None, options, request_id=request_id, intermediate=intermediate)
+    decoder = RequestDecoder(
+        tokenizer, None, options, request_id=request_id, intermediate=intermediate, token_texts=token_texts
+    )
     return _AsyncEvents(_aevents(updates, aiter(updates), decoder))
 
 

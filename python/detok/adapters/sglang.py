@@ -75,11 +75,14 @@ def decode_outputs(
     index: int | None = None,
     request_id: str = "",
     intermediate: bool = True,
+    token_texts: bool = False,
 ) -> Generator[DecodedTextEvent]:
     """`decode_events` for the outputs of one request; arguments as there and for `OutputReader`."""
     reader = OutputReader(prompt_token_ids, index=index)
     updates = Updates(outputs, reader.read)
-    return decode_events(updates, tokenizer, options, request_id=request_id, intermediate=intermediate)
+    return decode_events(
+        updates, tokenizer, options, request_id=request_id, intermediate=intermediate, token_texts=token_texts
+    )
 
 
 def adecode_outputs(
@@ -91,6 +94,7 @@ def adecode_outputs(
     index: int | None = None,
     request_id: str = "",
     intermediate: bool = True,
+    token_texts: bool = False,
 ) -> AsyncGenerator[DecodedTextEvent]:
     """`adecode_events` for the outputs of one request, such as `Engine.async_generate` gives.
 
@@ -98,7 +102,9 @@ def adecode_outputs(
     """
     reader = OutputReader(prompt_token_ids, index=index)
     updates = AsyncUpdates(outputs, reader.read)
-    return adecode_events(updates, tokenizer, options, request_id=request_id, intermediate=intermediate)
+    return adecode_events(
+        updates, tokenizer, options, request_id=request_id, intermediate=intermediate, token_texts=token_texts
+    )
 
 
 def _finish(meta: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:

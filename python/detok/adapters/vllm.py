@@ -81,11 +81,14 @@ def decode_outputs(
     index: int = 0,
     request_id: str = "",
     intermediate: bool = True,
+    token_texts: bool = False,
 ) -> Generator[DecodedTextEvent]:
     """`decode_events` for the outputs of one request; arguments as there and for `OutputReader`."""
     reader = OutputReader(output_kind=output_kind, index=index)
     updates = Updates(outputs, reader.read)
-    return decode_events(updates, tokenizer, options, request_id=request_id, intermediate=intermediate)
+    return decode_events(
+        updates, tokenizer, options, request_id=request_id, intermediate=intermediate, token_texts=token_texts
+    )
 
 
 def adecode_outputs(
@@ -97,11 +100,14 @@ def adecode_outputs(
     index: int = 0,
     request_id: str = "",
     intermediate: bool = True,
+    token_texts: bool = False,
 ) -> AsyncGenerator[DecodedTextEvent]:
     """`adecode_events` for the outputs of one request, such as `AsyncLLM.generate` gives."""
     reader = OutputReader(output_kind=output_kind, index=index)
     updates = AsyncUpdates(outputs, reader.read)
-    return adecode_events(updates, tokenizer, options, request_id=request_id, intermediate=intermediate)
+    return adecode_events(
+        updates, tokenizer, options, request_id=request_id, intermediate=intermediate, token_texts=token_texts
+    )
 
 
 def _logprobs(completion: Any, first: int, count: int) -> list[Any] | None:

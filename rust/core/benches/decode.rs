@@ -7,9 +7,9 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use detok_core::{
-    BatchDecoder, BatchRequest, DecodeOptions, DecodeStream, EngineUpdate, Error, Fragments,
-    PositionLogprobs, RequestDecoder, Slot, StopStrings, StreamOptions, TextDecodeOptions, TokenId,
-    TokenLogprob, Tokenizer, from_tokenizer_json,
+    BatchDecoder, BatchRequest, DecodeOptions, DecodeStream, EngineUpdate, Error, EventOptions,
+    Fragments, PositionLogprobs, RequestDecoder, Slot, StopStrings, StreamOptions,
+    TextDecodeOptions, TokenId, TokenLogprob, Tokenizer, from_tokenizer_json,
 };
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -451,8 +451,14 @@ fn requests(criterion: &mut Criterion) {
             let open = || {
                 let (tokenizer, options) = (Arc::clone(&setup.tokenizer), Arc::clone(&options));
                 let prompt = Some([].into());
-                RequestDecoder::open(tokenizer, prompt, options, String::new(), true)
-                    .expect("opens")
+                RequestDecoder::open(
+                    tokenizer,
+                    prompt,
+                    options,
+                    String::new(),
+                    EventOptions::default(),
+                )
+                .expect("opens")
             };
             group.bench_function(format!("{name}{with}"), |bencher| {
                 bencher.iter_batched_ref(
@@ -460,7 +466,7 @@ fn requests(criterion: &mut Criterion) {
                     |decoder| {
                         for &id in &setup.mixed {
                             let update = EngineUpdate {
-                                token_ids: vec![id],
+                                token_ids: [id].as_slice().into(),
                                 logprobs: alternatives.map(|count| vec![logprobs_of(id, count)]),
                                 ..EngineUpdate::default()
                             };

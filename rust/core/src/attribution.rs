@@ -147,7 +147,8 @@ impl DecodedText {
     }
 
     /// A token and its own text.
-    pub(crate) fn of_token(token_id: TokenId, text: &str) -> Self {
+    #[must_use]
+    pub fn of_token(token_id: TokenId, text: &str) -> Self {
         Self {
             text: text.to_owned(),
             attributions: Attributions::from_slice(&[TokenAttribution::visible(token_id, 0)]),

@@ -4,10 +4,14 @@
 //! when it is certain. Each event has both, and neither waits for the other.
 
 use crate::attribution::DecodedText;
-use crate::logprobs::{GivenLogprobs, PositionLogprobs};
+use crate::logprobs::{GivenLogprobs, PositionLogprobs, SampledTexts};
 use crate::stop::{Stop, StopMatch};
 use crate::token::TokenId;
+use smallvec::SmallVec;
 use std::sync::Arc;
+
+/// Ids of one update; most updates have few.
+pub type SampledIds = SmallVec<[TokenId; 4]>;
 
 /// Why a generation ended, as an engine says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +41,7 @@ pub struct FinishReason {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct EngineUpdate {
     /// Sampled since the last update.
-    pub token_ids: Vec<TokenId>,
+    pub token_ids: SampledIds,
     /// One per id, if at all.
     pub logprobs: Option<Vec<PositionLogprobs>>,
     /// Set in the last update of a request.
@@ -50,28 +54,52 @@ pub struct EngineUpdate {
     pub cached_token_count: u64,
 }
 
-/// What was sampled in one update: ids and logprobs, aligned with each other.
+/// What was sampled in one update: ids, logprobs and texts, aligned with each other. A copy costs
+/// little.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SampledDelta {
     /// The ids that count.
-    pub token_ids: Vec<TokenId>,
+    pub token_ids: SampledIds,
     /// One per id, if the engine gave them.
-    pub logprobs: Option<Vec<PositionLogprobs>>,
+    pub logprobs: Option<Arc<[PositionLogprobs]>>,
+    /// One per id, if asked for: its text as its logprob would have it.
+    pub token_texts: Option<SampledTexts>,
 }
 
-impl SampledDelta {
-    /// Joins a later delta to the end. Logprobs stay aligned: there are none unless each delta with
-    /// ids has them.
-    pub(crate) fn append(&mut self, other: Self) {
+/// What was sampled in many updates.
+#[derive(Debug, Default)]
+pub(crate) struct SampledSoFar {
+    token_ids: Vec<TokenId>,
+    logprobs: Option<Vec<PositionLogprobs>>,
+    token_texts: Option<SampledTexts>,
+}
+
+impl SampledSoFar {
+    /// Joins a delta to the end. Logprobs and texts stay aligned: there are none unless each delta
+    /// with ids has them.
+    pub(crate) fn append(&mut self, delta: SampledDelta) {
+        let logprobs = delta.logprobs.map(|logprobs| logprobs.to_vec());
         if self.token_ids.is_empty() {
-            *self = other;
-        } else if !other.token_ids.is_empty() {
-            self.token_ids.extend(other.token_ids);
-            let both = self.logprobs.take().zip(other.logprobs);
-            self.logprobs = both.map(|(mut logprobs, more)| {
-                logprobs.extend(more);
-                logprobs
-            });
+            (self.logprobs, self.token_texts) = (logprobs, delta.token_texts);
+        } else if !delta.token_ids.is_empty() {
+            self.logprobs = self.logprobs.take().zip(logprobs).map(joined);
+            self.token_texts = self.token_texts.take().zip(delta.token_texts).map(joined);
+        }
+        self.token_ids.extend(delta.token_ids);
+    }
+}
+
+fn joined<A: Extend<T> + IntoIterator<Item = T>, T>((mut all, more): (A, A)) -> A {
+    all.extend(more);
+    all
+}
+
+impl From<SampledSoFar> for SampledDelta {
+    fn from(all: SampledSoFar) -> Self {
+        Self {
+            token_ids: all.token_ids.into(),
+            logprobs: all.logprobs.map(Into::into),
+            token_texts: all.token_texts,
         }
     }
 }
@@ -117,7 +145,7 @@ pub struct TextDelta {
     /// Text that is certain now, and the tokens attributed to it: the decoder clock.
     pub decoded: Arc<DecodedText>,
     /// What was sampled: the engine clock.
-    pub sampled: Arc<SampledDelta>,
+    pub sampled: SampledDelta,
     /// Set in the last event.
     pub finished: Option<Box<Finished>>,
 }

@@ -20,6 +20,12 @@ pub(crate) trait Observer {
 
     /// `context` is the stream before the token.
     fn look(&mut self, context: &DecodeStream, id: TokenId) -> Result<(), Error>;
+
+    /// The same at a token whose own text is all that comes of it.
+    #[inline]
+    fn look_at_copy(&mut self, context: &DecodeStream, id: TokenId) -> Result<(), Error> {
+        self.look(context, id)
+    }
 }
 
 /// Nobody looks.
@@ -99,15 +105,25 @@ struct Copied {
     bytes: usize,
 }
 
-/// What [`Generation::push_copied`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A token whose own text is all that comes of it.
+struct Copy {
+    /// Bytes of it.
+    len: usize,
+    /// How far the visible text would be into the stop strings behind it.
+    stop_progress: Progress,
+    /// Something would be held back, so that it may not be shown at once.
+    waits: bool,
+}
+
+/// What [`Generation::push_short`] did.
+#[derive(Debug)]
 pub(crate) enum ShortWay {
     /// Nothing: the token is to be pushed the long way, which also tells what is wrong with it.
     Refused,
     /// Its own text may be shown at once, and is all there is.
     Shown,
-    /// It was pushed. What may be shown is not just its text: it is the next chunk.
-    Pushed,
+    /// It was pushed. What may be shown is the next chunk.
+    Pushed(Pushed),
 }
 
 /// Records that were handed out.
@@ -173,63 +189,100 @@ impl Generation {
         self.stream.pending()
     }
 
-    /// Pushes one id if its own text, as [`Table::copied_text`] has it, is just what comes of it. The
-    /// context of such a token is the same before and after.
+    /// Pushes one id if its own text, as [`Table::copied_text`] has it, is all that comes of it and may
+    /// be shown at once; says whether it did.
     #[inline]
-    pub(crate) fn push_copied(&mut self, table: &Table, id: TokenId) -> ShortWay {
-        if !self.copies || self.ends_at_token(id) {
-            return ShortWay::Refused;
+    pub(crate) fn show_copied(&mut self, table: &Table, id: TokenId) -> bool {
+        let copy = self.copy_of(table, id).filter(|copy| !copy.waits);
+        if let Some(copy) = &copy {
+            self.count_copy(copy);
         }
-        let Some(stops) = &self.options.stop else {
-            return match table.copied_len(id) {
-                Some(len) if !self.holds => self.show_copied(len),
-                _ => ShortWay::Refused,
-            };
-        };
-        let Some(text) = table.copied_text(id).filter(|_| self.scope.is_none()) else {
-            return ShortWay::Refused;
-        };
-        let mut progress = self.stop_progress;
-        if stops
-            .search(&mut progress, text, self.stops_count())
-            .is_some()
-        {
-            return ShortWay::Refused;
-        }
-        let waits = stops.held(progress) > 0 && !self.options.include_stop;
-        if self.holds || waits {
-            self.count_copied();
-            if self.stream.push_token(id).is_err() {
-                return ShortWay::Refused;
-            }
-            self.kept_tokens += 1;
-            self.stop_progress = progress;
-            self.update_copies();
-            return ShortWay::Pushed;
-        }
-        self.stop_progress = progress;
-        self.show_copied(text.len())
+        copy.is_some()
     }
 
-    /// Pushes one id that is not a mere copy, where no stop is looked for and nothing can fail; says
-    /// whether it did. What may be shown is the next chunk.
-    pub(crate) fn push_known(&mut self, id: TokenId) -> bool {
-        if self.ended || self.options.stop.is_some() || self.ends_at_token(id) {
-            return false;
+    /// Pushes one id, if that cannot fail.
+    #[inline]
+    pub(crate) fn push_short<O: Observer>(
+        &mut self,
+        table: &Table,
+        id: TokenId,
+        observer: &mut O,
+    ) -> Result<ShortWay, Error> {
+        match self.copy_of(table, id) {
+            Some(copy) if !copy.waits => {
+                observer.look_at_copy(&self.stream, id)?;
+                self.count_copy(&copy);
+                Ok(ShortWay::Shown)
+            }
+            _ => self.push_known(id, observer),
+        }
+    }
+
+    fn push_known<O: Observer>(
+        &mut self,
+        id: TokenId,
+        observer: &mut O,
+    ) -> Result<ShortWay, Error> {
+        if self.ended || self.scope.is_some() || self.ends_at_token(id) {
+            return Ok(ShortWay::Refused);
         }
         self.count_copied();
-        let pushed = self.stream.push_known(id);
-        self.kept_tokens += u64::from(pushed);
+        if !self.stream.admits(id) {
+            return Ok(ShortWay::Refused);
+        }
+        observer.look(&self.stream, id)?;
+        let (before, counts) = (self.stream.unhanded().len(), self.stops_count());
+        self.stream.push_known(id);
+        self.kept_tokens += 1;
+        let completion = self.search(before, self.stream.unhanded().len(), counts);
+        let stopped = completion.map(|completion| self.end_at_string(completion));
         self.update_copies();
-        pushed
+        Ok(ShortWay::Pushed(Pushed {
+            kept: 1,
+            stopped: stopped.transpose()?,
+        }))
+    }
+
+    /// What a copy of the token would do, if nothing else would come of it. Its context is the same
+    /// before and after.
+    #[inline]
+    fn copy_of(&self, table: &Table, id: TokenId) -> Option<Copy> {
+        if !self.copies || self.ends_at_token(id) {
+            return None;
+        }
+        let Some(stops) = &self.options.stop else {
+            return table
+                .copied_len(id)
+                .filter(|_| !self.holds)
+                .map(|len| Copy {
+                    len,
+                    stop_progress: self.stop_progress,
+                    waits: false,
+                });
+        };
+        if self.scope.is_some() {
+            return None;
+        }
+        let text = table.copied_text(id)?;
+        let mut stop_progress = self.stop_progress;
+        let found = stops.search(&mut stop_progress, text, self.stops_count());
+        if found.is_some() {
+            return None;
+        }
+        let held = !self.options.include_stop && stops.held(stop_progress) > 0;
+        Some(Copy {
+            len: text.len(),
+            stop_progress,
+            waits: held || self.holds,
+        })
     }
 
     #[inline]
-    fn show_copied(&mut self, len: usize) -> ShortWay {
+    fn count_copy(&mut self, copy: &Copy) {
+        self.stop_progress = copy.stop_progress;
         self.copied.tokens += 1;
-        self.copied.bytes += len;
+        self.copied.bytes += copy.len;
         self.kept_tokens += 1;
-        ShortWay::Shown
     }
 
     /// Tells the stream of the tokens it does not know of.

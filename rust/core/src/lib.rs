@@ -41,16 +41,16 @@ pub use context::Prompt;
 pub use encode::Encoder;
 pub use error::{Ended, Error, LoadError};
 pub use event::{
-    EngineUpdate, Event, FinishKind, FinishReason, Finished, SampledDelta, Start, TextDelta,
-    TokenUsage,
+    EngineUpdate, Event, FinishKind, FinishReason, Finished, SampledDelta, SampledIds, Start,
+    TextDelta, TokenUsage,
 };
 pub use logprobs::{
-    Fragments, GivenLogprobs, PositionLogprobs, SampledText, TokenLogprob, TokenText,
+    Fragments, GivenLogprobs, PositionLogprobs, SampledText, SampledTexts, TokenLogprob, TokenText,
 };
 pub use marker::{CONTENT, MARKERS, MAX_MARKER_BYTES, Marker, MarkerPart, Sections};
 pub use options::{StopScope, TextDecodeOptions};
 pub use program::Family;
-pub use request::{Events, RequestDecoder, prompt_positions};
+pub use request::{EventOptions, Events, RequestDecoder, prompt_positions};
 pub use section::{Section, SectionSplitter};
 pub use span::{MaskRule, Shared, SpanIndex, Unit, mask, offsets, spans};
 pub use step_output::StepOutput;

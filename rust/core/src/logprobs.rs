@@ -5,6 +5,7 @@
 
 use crate::context::Discard;
 use crate::error::Error;
+use crate::event::SampledDelta;
 use crate::exact::{ExactDecoder, REPLACEMENT};
 use crate::generation::Observer;
 use crate::program::{Program, Repair};
@@ -14,6 +15,7 @@ use crate::token::TokenId;
 use crate::tokenizer::{DecodeOptions, Strategy, Tokenizer};
 use crate::window::WindowDecoder;
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -163,6 +165,8 @@ impl PositionLogprobs {
 /// What an engine tells of one position.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum GivenLogprobs {
+    /// The sampled token alone, by its number: the id of this one is 0 and says nothing.
+    Alone(TokenLogprob),
     /// With the sampled token marked.
     Told(PositionLogprobs),
     /// The sampled token is one of these.
@@ -170,10 +174,23 @@ pub enum GivenLogprobs {
 }
 
 impl GivenLogprobs {
+    /// The sampled token's logprob and no more.
+    #[must_use]
+    pub fn alone(logprob: f64) -> Self {
+        Self::Alone(TokenLogprob::new(0, logprob, None))
+    }
+
     /// As those of a position where `id` was sampled; `None` if they are not.
     #[must_use]
     pub fn at(self, id: TokenId) -> Option<PositionLogprobs> {
         match self {
+            Self::Alone(entry) => Some(PositionLogprobs {
+                sampled: TokenLogprob {
+                    token_id: id,
+                    ..entry
+                },
+                top: Arc::default(),
+            }),
             Self::Told(position) => (position.sampled.token_id == id).then_some(position),
             Self::Among(top) => {
                 let sampled = top.iter().find(|entry| entry.token_id == id)?.clone();
@@ -202,23 +219,35 @@ impl TokenContext<'_> {
     }
 
     fn token_text(&self, id: TokenId) -> Result<TokenText, Error> {
-        let Some(text) = self.written_text(id)? else {
+        if let (Strategy::Exact(table), true) = (self.tokenizer.strategy(), self.is_in_mid_text())
+            && table.copied_text(id).is_some()
+        {
             return Ok(TokenText::Own(Arc::clone(self.tokenizer)));
-        };
+        }
         let bytes = self.tokenizer.token_bytes(id)?.unwrap_or_default();
         Ok(TokenText::Written {
-            text: text.into(),
+            text: self.written_text(id)?.into(),
             bytes: bytes.into(),
         })
     }
 
-    /// `None` for what [`Table::copied_text`] has.
-    fn written_text(&self, id: TokenId) -> Result<Option<String>, Error> {
-        Ok(Some(match (self.tokenizer.strategy(), self.decoder) {
+    /// The same without the bytes; `None` for what [`Table::token_text`] has.
+    fn sampled_text(&self, id: TokenId) -> Result<Option<String>, Error> {
+        if let (Strategy::Exact(table), true) = (self.tokenizer.strategy(), self.is_in_mid_text())
+            && (self.fragments == Fragments::OpenAi || table.copied_text(id).is_some())
+        {
+            return Ok(None);
+        }
+        self.written_text(id).map(Some)
+    }
+
+    fn is_in_mid_text(&self) -> bool {
+        matches!(self.decoder, Decoder::Exact(decoder) if decoder.is_in_mid_text())
+    }
+
+    fn written_text(&self, id: TokenId) -> Result<String, Error> {
+        Ok(match (self.tokenizer.strategy(), self.decoder) {
             (Strategy::Exact(table), Decoder::Exact(decoder)) => {
-                if decoder.is_in_mid_text() && table.copied_text(id).is_some() {
-                    return Ok(None);
-                }
                 self.text_by_table(table, *decoder, id)
             }
             (Strategy::Window { source, .. }, Decoder::Window(decoder)) => {
@@ -237,7 +266,7 @@ impl TokenContext<'_> {
             }
             // A decoder is made for its tokenizer's strategy and never changes.
             _ => String::new(),
-        }))
+        })
     }
 
     fn text_by_table(&self, table: &Table, decoder: ExactDecoder, id: TokenId) -> String {
@@ -285,6 +314,27 @@ impl TokenContext<'_> {
         }
         text.push(rest);
         text.text
+    }
+}
+
+impl Table {
+    /// What a token is called where its logprob is shown, in the middle of text and with
+    /// [`Fragments::OpenAi`]: then that is the same whatever comes before. Empty for an id that is
+    /// not mapped.
+    #[must_use]
+    pub fn token_text(&self, id: TokenId) -> Cow<'_, str> {
+        if let Some(text) = self.copied_text(id) {
+            return Cow::Borrowed(text);
+        }
+        let piece = self.index(id).map(|index| self.piece(index));
+        let mut text = FragmentedText {
+            program: self.program(),
+            fragments: Fragments::OpenAi,
+            is_byte: piece.is_some_and(|piece| piece.flags.has(TokenFlags::BYTE)),
+            text: String::new(),
+        };
+        text.push(piece.map_or(&[][..], |piece| piece.bytes));
+        Cow::Owned(text.text)
     }
 }
 
@@ -348,21 +398,65 @@ impl FragmentedText<'_> {
     }
 }
 
-/// Fills in the logprobs of an update, token by token.
-pub(crate) struct LogprobFiller<'u> {
+/// Texts of an update's tokens as their logprobs would have them; `None` for the token's own, as
+/// [`Table::token_text`] has it.
+pub type SampledTexts = SmallVec<[Option<Box<str>>; 1]>;
+
+/// Fills in what an update tells of its tokens, one by one: logprobs that the engine gave, and texts
+/// that were asked for.
+pub(crate) struct SampledWriter<'u> {
     /// As the engine gave them, one per id.
-    pub(crate) given: std::slice::Iter<'u, PositionLogprobs>,
-    pub(crate) fragments: Fragments,
-    pub(crate) filled: Vec<PositionLogprobs>,
+    given: std::slice::Iter<'u, PositionLogprobs>,
+    fragments: Fragments,
+    logprobs: Option<SmallVec<[PositionLogprobs; 1]>>,
+    token_texts: Option<SampledTexts>,
 }
 
-impl Observer for LogprobFiller<'_> {
+impl<'u> SampledWriter<'u> {
+    pub(crate) fn new(
+        given: Option<&'u [PositionLogprobs]>,
+        fragments: Fragments,
+        token_texts: bool,
+    ) -> SampledWriter<'u> {
+        Self {
+            given: given.unwrap_or_default().iter(),
+            fragments,
+            logprobs: given.map(|_| SmallVec::new()),
+            token_texts: token_texts.then(SmallVec::new),
+        }
+    }
+
+    /// Whether there is anything to write.
+    pub(crate) fn writes(&self) -> bool {
+        self.logprobs.is_some() || self.token_texts.is_some()
+    }
+
+    /// What was written, of these ids.
+    pub(crate) fn sampled(self, token_ids: &[TokenId]) -> SampledDelta {
+        SampledDelta {
+            token_ids: token_ids.into(),
+            // One position is made in place.
+            logprobs: self.logprobs.map(|all| match all.into_inner() {
+                Ok(one) => Arc::new(one) as Arc<[_]>,
+                Err(all) => all.into_vec().into(),
+            }),
+            token_texts: self.token_texts,
+        }
+    }
+}
+
+impl Observer for SampledWriter<'_> {
     const LOOKS: bool = true;
 
-    fn look(&mut self, stream: &DecodeStream, _id: TokenId) -> Result<(), Error> {
-        if let Some(position) = self.given.next() {
-            let context = TokenContext::of(stream, self.fragments);
-            self.filled.push(position.filled(&context)?);
+    fn look(&mut self, stream: &DecodeStream, id: TokenId) -> Result<(), Error> {
+        let context = TokenContext::of(stream, self.fragments);
+        if let Some(logprobs) = &mut self.logprobs
+            && let Some(position) = self.given.next()
+        {
+            logprobs.push(position.filled(&context)?);
+        }
+        if let Some(texts) = &mut self.token_texts {
+            texts.push(context.sampled_text(id)?.map(Into::into));
         }
         Ok(())
     }
@@ -460,18 +554,37 @@ pub struct SampledText<'t> {
 }
 
 impl<'t> SampledText<'t> {
-    /// Whether it is what [`Table::copied_text`] has.
+    /// The text, unless it is what [`Table::token_text`] has.
     #[must_use]
-    pub fn is_own(&self) -> bool {
-        self.written.is_none()
+    pub fn written(&self) -> Option<&'t str> {
+        self.written
     }
 
     /// The text.
     #[must_use]
-    pub fn text(&self) -> &'t str {
-        self.written
-            .or_else(|| self.table?.copied_text(self.token_id))
-            .unwrap_or_default()
+    pub fn text(&self) -> Cow<'t, str> {
+        match (self.written, self.table) {
+            (Some(text), _) => Cow::Borrowed(text),
+            (None, Some(table)) => table.token_text(self.token_id),
+            (None, None) => Cow::default(),
+        }
+    }
+}
+
+impl SampledDelta {
+    /// Texts of the ids as their logprobs would have them, if asked for; `table` is the one of their
+    /// tokenizer.
+    #[must_use]
+    pub fn texts<'t>(
+        &'t self,
+        table: Option<&'t Table>,
+    ) -> Option<impl ExactSizeIterator<Item = SampledText<'t>>> {
+        let texts = self.token_texts.as_ref()?.iter().zip(&self.token_ids);
+        Some(texts.map(move |(written, &token_id)| SampledText {
+            token_id,
+            written: written.as_deref(),
+            table,
+        }))
     }
 }
 
@@ -485,10 +598,15 @@ impl Observer for TextWriter<'_> {
     const LOOKS: bool = true;
 
     fn look(&mut self, stream: &DecodeStream, id: TokenId) -> Result<(), Error> {
-        match TokenContext::of(stream, self.fragments).written_text(id)? {
+        match TokenContext::of(stream, self.fragments).sampled_text(id)? {
             None => self.texts.push_own(id),
             Some(text) => self.texts.push(id, &text),
         }
+        Ok(())
+    }
+
+    fn look_at_copy(&mut self, _stream: &DecodeStream, id: TokenId) -> Result<(), Error> {
+        self.texts.push_own(id);
         Ok(())
     }
 }

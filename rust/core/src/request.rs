@@ -3,20 +3,41 @@
 use crate::attribution::DecodedText;
 use crate::error::{Ended, Error};
 use crate::event::{
-    EngineUpdate, Event, FinishKind, FinishReason, Finished, SampledDelta, Start, TextDelta,
+    EngineUpdate, Event, FinishKind, FinishReason, Finished, SampledSoFar, Start, TextDelta,
     TokenUsage,
 };
-use crate::generation::{Generation, Observer, Pushed, ShortWay};
-use crate::logprobs::{self, GivenLogprobs, LogprobFiller, PositionLogprobs};
+use crate::generation::{Generation, Pushed, ShortWay};
+use crate::logprobs::{self, GivenLogprobs, PositionLogprobs, SampledWriter};
 use crate::options::TextDecodeOptions;
 use crate::stop::Stop;
 use crate::token::TokenId;
 use crate::tokenizer::Tokenizer;
 use smallvec::SmallVec;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Events of one update: one, and the start before the first.
 pub type Events = SmallVec<[Event; 1]>;
+
+/// What most updates without text share.
+static NOTHING: LazyLock<Arc<DecodedText>> = LazyLock::new(Arc::default);
+
+/// Which events a request has, and what they tell.
+#[derive(Clone, Copy, Debug)]
+pub struct EventOptions {
+    /// Whether each update has an event, or only the last.
+    pub intermediate: bool,
+    /// Whether each sampled token comes with its text.
+    pub token_texts: bool,
+}
+
+impl Default for EventOptions {
+    fn default() -> Self {
+        Self {
+            intermediate: true,
+            token_texts: false,
+        }
+    }
+}
 
 /// Makes events of what an engine reports of one request.
 ///
@@ -26,15 +47,14 @@ pub struct RequestDecoder {
     tokenizer: Arc<Tokenizer>,
     options: Arc<TextDecodeOptions>,
     request_id: String,
-    /// Whether each update has an event, or only the last.
-    intermediate: bool,
+    events: EventOptions,
     /// Kept until the start is told.
     prompt: Option<Arc<[TokenId]>>,
     /// Made with the prompt.
     generation: Option<Box<Generation>>,
     usage: TokenUsage,
     /// What waits for the end if updates have no events.
-    sampled: SampledDelta,
+    sampled: SampledSoFar,
     has_started: bool,
     abort_cause: Option<Stop>,
 }
@@ -49,17 +69,17 @@ impl RequestDecoder {
         prompt: Option<Arc<[TokenId]>>,
         options: Arc<TextDecodeOptions>,
         request_id: String,
-        intermediate: bool,
+        events: EventOptions,
     ) -> Result<Self, Error> {
         let mut decoder = Self {
             tokenizer,
             options,
             request_id,
-            intermediate,
+            events,
             prompt: None,
             generation: None,
             usage: TokenUsage::default(),
-            sampled: SampledDelta::default(),
+            sampled: SampledSoFar::default(),
             has_started: false,
             abort_cause: None,
         };
@@ -197,58 +217,83 @@ impl RequestDecoder {
         logprobs::fill_prompt(&self.tokenizer, prompt, &positions, decode, *fragments)
     }
 
+    /// Pushes an update of one id and nothing else to tell, if that token's own text, as
+    /// [`Table::copied_text`](crate::Table::copied_text) has it, is all that comes of it: the id then,
+    /// which is all there is to its event. Of most updates this is so, and they cost no more than to
+    /// say it. Otherwise nothing was done, and [`Self::push`] does it.
+    #[inline]
+    pub fn push_copied(&mut self, update: &EngineUpdate) -> Option<TokenId> {
+        let &[id] = update.token_ids.as_slice() else {
+            return None;
+        };
+        let tells_more = update.finish_reason.is_some() || update.logprobs.is_some();
+        if tells_more || !self.has_started || !self.events.intermediate {
+            return None;
+        }
+        let (table, generation) = (self.tokenizer.table()?, self.generation.as_mut()?);
+        if !generation.show_copied(table, id) {
+            return None;
+        }
+        self.count_kept(1, update);
+        Some(id)
+    }
+
     /// Pushes what was sampled, and ends the text if the engine says so.
-    fn push_sampled(
+    fn push_sampled<'u>(
         &self,
         generation: &mut Generation,
-        update: &EngineUpdate,
-    ) -> Result<Progress, Error> {
-        let mut filler = update.logprobs.as_ref().map(|given| LogprobFiller {
-            given: given.iter(),
-            fragments: self.options.fragments,
-            filled: Vec::with_capacity(given.len()),
-        });
+        update: &'u EngineUpdate,
+    ) -> Result<Progress<'u>, Error> {
+        let mut writer = self.writer(update);
         let ids = update.token_ids.as_slice();
-        if let ([id], None, true) = (ids, &update.finish_reason, self.intermediate)
+        if let ([id], None, true) = (ids, &update.finish_reason, self.events.intermediate)
             && let Some(table) = self.tokenizer.table()
-            && let way @ (ShortWay::Shown | ShortWay::Pushed) = generation.push_copied(table, *id)
         {
-            if let Some(observer) = &mut filler {
-                observer.look(generation.stream(), *id)?;
-            }
             let own = || DecodedText::of_token(*id, table.copied_text(*id).unwrap_or_default());
-            let decoded = match way {
-                ShortWay::Shown => Some(own()),
-                _ => generation.next_chunk(),
-            };
-            return Ok(Progress {
-                decoded: decoded.map(Arc::new),
-                logprobs: filler.map(|filler| filler.filled),
-                pushed: Pushed::all(1),
-                has_ended: false,
-            });
+            match generation.push_short(table, *id, &mut writer)? {
+                ShortWay::Refused => writer = self.writer(update),
+                ShortWay::Shown => {
+                    return Ok(Progress {
+                        decoded: Some(own()),
+                        writer,
+                        pushed: Pushed::all(1),
+                        has_ended: false,
+                    });
+                }
+                ShortWay::Pushed(pushed) => {
+                    return Ok(Progress {
+                        decoded: generation.next_chunk(),
+                        writer,
+                        pushed,
+                        has_ended: generation.has_ended(),
+                    });
+                }
+            }
         }
         let pushed = generation.attempt(ids, |generation| {
             let last_is_silent = self.ends_in_silence(update);
-            let mut pushed = match &mut filler {
-                Some(observer) => generation.push(ids, last_is_silent, observer),
-                None => generation.push(ids, last_is_silent, &mut ()),
+            let mut pushed = if writer.writes() {
+                generation.push(ids, last_is_silent, &mut writer)
+            } else {
+                generation.push(ids, last_is_silent, &mut ())
             }?;
             if pushed.stopped.is_none() && update.finish_reason.is_some() {
                 pushed.stopped = generation.finish()?;
             }
             Ok(pushed)
         })?;
-        let shows = self.intermediate || generation.has_ended();
+        let shows = self.events.intermediate || generation.has_ended();
         Ok(Progress {
-            decoded: shows
-                .then(|| generation.next_chunk())
-                .flatten()
-                .map(Arc::new),
-            logprobs: filler.map(|filler| filler.filled),
+            decoded: shows.then(|| generation.next_chunk()).flatten(),
+            writer,
             has_ended: generation.has_ended(),
             pushed,
         })
+    }
+
+    fn writer<'u>(&self, update: &'u EngineUpdate) -> SampledWriter<'u> {
+        let (fragments, token_texts) = (self.options.fragments, self.events.token_texts);
+        SampledWriter::new(update.logprobs.as_deref(), fragments, token_texts)
     }
 
     /// Whether the last id of an update is the engine's end of the text, and no part of it. An engine
@@ -268,28 +313,30 @@ impl RequestDecoder {
         at_last && !self.options.include_stop
     }
 
+    #[inline]
+    fn count_kept(&mut self, kept: usize, update: &EngineUpdate) {
+        self.usage.output_token_count += kept as u64;
+        let cached = &mut self.usage.cached_token_count;
+        *cached = (*cached).max(update.cached_token_count);
+    }
+
     /// The event of an update that went well, if it has one.
-    fn count(&mut self, update: &EngineUpdate, progress: Progress) -> Option<TextDelta> {
+    fn count(&mut self, update: &EngineUpdate, progress: Progress<'_>) -> Option<TextDelta> {
         let Progress {
             decoded,
-            logprobs,
+            writer,
             pushed: Pushed { kept, stopped },
             has_ended,
         } = progress;
         let (kept, dropped) = update.token_ids.split_at(kept);
-        self.usage.output_token_count += kept.len() as u64;
-        let cached = &mut self.usage.cached_token_count;
-        *cached = (*cached).max(update.cached_token_count);
-        let mut sampled = SampledDelta {
-            token_ids: kept.to_vec(),
-            logprobs,
-        };
-        if !self.intermediate {
+        self.count_kept(kept.len(), update);
+        let mut sampled = writer.sampled(kept);
+        if !self.events.intermediate {
             self.sampled.append(sampled);
             if !has_ended {
                 return None;
             }
-            sampled = std::mem::take(&mut self.sampled);
+            sampled = std::mem::take(&mut self.sampled).into();
         }
         let stop_match = stopped.as_ref().map(|stopped| stopped.stop_match.clone());
         let stop = stop_match
@@ -302,8 +349,8 @@ impl RequestDecoder {
         self.abort_cause = stop;
         let reason = own_reason.or_else(|| update.finish_reason.clone());
         Some(TextDelta {
-            decoded: decoded.unwrap_or_default(),
-            sampled: Arc::new(sampled),
+            decoded: decoded.map_or_else(|| Arc::clone(&NOTHING), Arc::new),
+            sampled,
             finished: reason.map(|finish_reason| {
                 Box::new(Finished {
                     usage: self.usage,
@@ -329,9 +376,9 @@ impl RequestDecoder {
 }
 
 /// What an update came to.
-struct Progress {
-    decoded: Option<Arc<DecodedText>>,
-    logprobs: Option<Vec<PositionLogprobs>>,
+struct Progress<'u> {
+    decoded: Option<DecodedText>,
+    writer: SampledWriter<'u>,
     pushed: Pushed,
     has_ended: bool,
 }

@@ -191,26 +191,20 @@ impl StepOutput {
         generation: &mut Generation,
         id: TokenId,
     ) -> (Option<TokenId>, u32) {
-        let way = table.map_or(ShortWay::Refused, |table| generation.push_copied(table, id));
-        match way {
-            ShortWay::Shown => return (Some(id), self.count_copied(id)),
-            ShortWay::Pushed => {
-                self.count_copied(id);
+        let fragments = generation.options().fragments;
+        let way = match (table, &mut self.token_texts) {
+            (None, _) => Ok(ShortWay::Refused),
+            (Some(table), None) => generation.push_short(table, id, &mut ()),
+            (Some(table), Some(texts)) => {
+                generation.push_short(table, id, &mut TextWriter { texts, fragments })
             }
-            ShortWay::Refused if self.token_texts.is_none() && generation.push_known(id) => {}
-            ShortWay::Refused => return (None, self.act_on(slot, generation, Action::Push(&[id]))),
+        };
+        match way {
+            Ok(ShortWay::Shown) => (Some(id), 1),
+            Ok(ShortWay::Refused) => (None, self.act_on(slot, generation, Action::Push(&[id]))),
+            Ok(ShortWay::Pushed(pushed)) => (None, self.count(slot, generation, pushed)),
+            Err(error) => (None, self.fail(slot, error)),
         }
-        generation.move_chunk(&mut self.text, &mut self.records);
-        (None, 1)
-    }
-
-    /// One token whose text, as its logprob would have it, is its own.
-    #[inline]
-    fn count_copied(&mut self, id: TokenId) -> u32 {
-        if let Some(texts) = &mut self.token_texts {
-            texts.push_own(id);
-        }
-        1
     }
 
     fn act_on(&mut self, slot: Slot, generation: &mut Generation, action: Action<'_>) -> u32 {
@@ -230,13 +224,7 @@ impl StepOutput {
             }),
         };
         match done {
-            Ok(Pushed { kept, stopped }) => {
-                generation.move_chunk(&mut self.text, &mut self.records);
-                if let Some(stopped) = stopped {
-                    self.stopped.push((slot, stopped.stop_match));
-                }
-                kept as u32
-            }
+            Ok(pushed) => self.count(slot, generation, pushed),
             Err(error) => {
                 if let (Some(texts), Some(before)) = (&mut self.token_texts, before) {
                     texts.truncate(before);
@@ -244,6 +232,15 @@ impl StepOutput {
                 self.fail(slot, error)
             }
         }
+    }
+
+    /// What became of ids, and what may be shown; how many count.
+    fn count(&mut self, slot: Slot, generation: &mut Generation, pushed: Pushed) -> u32 {
+        generation.move_chunk(&mut self.text, &mut self.records);
+        if let Some(stopped) = pushed.stopped {
+            self.stopped.push((slot, stopped.stop_match));
+        }
+        pushed.kept as u32
     }
 
     #[cold]

@@ -320,29 +320,38 @@ impl DecodeStream {
             || settled.saturating_add(table.most_bytes(ids.len())) > self.options.text_limit
     }
 
-    /// Pushes one known token as [`Self::push_tokens`] does, of a stream that keeps no output and has
-    /// not ended, if it cannot fail; says whether it did.
-    pub(crate) fn push_known(&mut self, id: TokenId) -> bool {
+    /// Whether [`Self::push_known`] would push this token: one that is known, and cannot make the text
+    /// too long.
+    pub(crate) fn admits(&self, id: TokenId) -> bool {
         let (Strategy::Exact(table), Decoder::Exact(decoder)) =
-            (self.tokenizer.strategy(), &mut self.decoder)
+            (self.tokenizer.strategy(), &self.decoder)
         else {
             return false;
         };
-        let Some(index) = table.index(id) else {
-            return false;
-        };
         let settled = self.buffer.text().len() + decoder.most_unsettled(table.program());
-        if settled + table.most_bytes(1) > self.options.text_limit {
-            return false;
-        }
-        if self.options.decode.shows(id, table.piece(index).flags) {
-            decoder.push(table, id, index, &mut self.buffer);
-        } else {
-            self.buffer.place_zero_width(id);
+        table.index(id).is_some() && settled + table.most_bytes(1) <= self.options.text_limit
+    }
+
+    /// Pushes one token as [`Self::push_tokens`] does, of a stream that keeps no output and has not
+    /// ended, if it is one that [`Self::admits`] says yes to.
+    pub(crate) fn push_known(&mut self, id: TokenId) {
+        let (Strategy::Exact(table), Decoder::Exact(decoder)) =
+            (self.tokenizer.strategy(), &mut self.decoder)
+        else {
+            return;
+        };
+        let Some(index) = table.index(id) else {
+            return;
+        };
+        match table.copied_text(id).filter(|_| decoder.copies()) {
+            Some(text) => self.buffer.copy(id, text),
+            None if self.options.decode.shows(id, table.piece(index).flags) => {
+                decoder.push(table, id, index, &mut self.buffer);
+            }
+            None => self.buffer.place_zero_width(id),
         }
         self.token_count += 1;
         self.update_steps_copy();
-        true
     }
 
     /// How the next token would be decoded.

@@ -47,11 +47,11 @@ fn kept(output: &StepOutput) -> Vec<u32> {
     output.kept_tokens().collect()
 }
 
-fn token_texts(output: &StepOutput) -> Option<Vec<(TokenId, &str)>> {
+fn token_texts(output: &StepOutput) -> Option<Vec<(TokenId, String)>> {
     let texts = output.token_texts()?;
     Some(
         texts
-            .map(|sampled| (sampled.token_id, sampled.text()))
+            .map(|sampled| (sampled.token_id, sampled.text().into_owned()))
             .collect(),
     )
 }
@@ -168,7 +168,7 @@ fn errors_of_one_slot() {
     assert_eq!(kept(&output), [1, 0, 0, 2]);
     assert_eq!(
         token_texts(&output).unwrap(),
-        [(97, "a"), (99, "c"), (98, "b")]
+        [(97, "a"), (99, "c"), (98, "b")].map(|(id, text)| (id, text.to_owned()))
     );
     assert_eq!(
         errors(&mut output),
@@ -321,7 +321,7 @@ impl Twin {
             stop: None,
         };
         let update = EngineUpdate {
-            token_ids: ids.to_vec(),
+            token_ids: ids.into(),
             logprobs: Some(told.collect()),
             finish_reason: ends.then_some(reason),
             ..EngineUpdate::default()
@@ -339,15 +339,12 @@ impl Twin {
         else {
             panic!("an update has a delta");
         };
-        let texts = sampled
-            .logprobs
-            .iter()
-            .flatten()
-            .map(|position| position.sampled.text().to_owned());
+        let texts = sampled.logprobs.iter().flat_map(|all| all.iter());
+        let texts = texts.map(|position| position.sampled.text().to_owned());
         let found = finished.and_then(|finished| finished.stop_match);
         Ok((
             DecodedText::clone(&decoded),
-            sampled.token_ids.clone(),
+            sampled.token_ids.to_vec(),
             found,
             texts.collect(),
         ))
@@ -381,8 +378,7 @@ fn compare(
                     prop_assert_eq!(stopped.next(), Some(&(twin.slot, found)));
                 }
                 if let Some(token_texts) = &mut token_texts {
-                    let got: Vec<(TokenId, &str)> = token_texts.by_ref().take(kept).collect();
-                    let texts = texts.iter().map(String::as_str);
+                    let got: Vec<(TokenId, String)> = token_texts.by_ref().take(kept).collect();
                     let expected: Vec<_> = sampled.iter().copied().zip(texts).collect();
                     prop_assert_eq!(got, expected);
                 }

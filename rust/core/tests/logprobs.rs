@@ -47,9 +47,12 @@ fn sampled(
         let told = update.token_ids.iter().map(|&id| logprobs_of(id, top));
         update.logprobs = Some(told.collect());
     }
-    run(request(&sample.loose, prompt, &wishes, true), &updates)
-        .unwrap()
-        .logprobs()
+    let run = run(request(&sample.loose, prompt, &wishes, true), &updates).unwrap();
+    let logprobs = run.logprobs();
+    let named = logprobs.iter().map(|position| position.sampled.text());
+    let texts = run.token_texts(&sample.loose).expect("asked for");
+    assert!(texts.iter().eq(named), "texts are those of the logprobs");
+    logprobs
 }
 
 fn texts(

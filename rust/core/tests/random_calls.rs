@@ -4,14 +4,14 @@
 
 mod common;
 
-use common::generation::{WishPicks, logprobs_of, wish_picks};
+use common::generation::{WishPicks, logprobs_of, push_shortest, wish_picks};
 use common::sample::{Sample, any_spec, compiled_spec};
 use common::{cases, output};
 use detok_core::{
     Attributions, BatchDecoder, BatchRequest, DecodeOptions, DecodeStream, DecodedText,
-    EngineUpdate, Error, Event, FinishKind, FinishReason, GivenLogprobs, MaskRule, RequestDecoder,
-    Shared, Slot, SpanIndex, StepOutput, Stop, StreamOptions, TextDecodeOptions, TokenAttribution,
-    TokenId, Unit, UnknownIds, mask, offsets, spans,
+    EngineUpdate, Error, Event, EventOptions, FinishKind, FinishReason, GivenLogprobs, MaskRule,
+    RequestDecoder, SampledIds, Shared, Slot, SpanIndex, StepOutput, Stop, StreamOptions,
+    TextDecodeOptions, TokenAttribution, TokenId, Unit, UnknownIds, mask, offsets, spans,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -255,7 +255,7 @@ fn update_pick() -> impl Strategy<Value = UpdatePick> {
 impl UpdatePick {
     fn of(&self, sample: &Sample) -> EngineUpdate {
         let pick = |index: &Index| sample.pick(std::slice::from_ref(index), true)[0];
-        let token_ids = sample.pick(&self.ids, self.with_unknown);
+        let token_ids: SampledIds = sample.pick(&self.ids, self.with_unknown).into();
         let logprobs = self.logprobs.map(|more| {
             let len = token_ids.len().saturating_add_signed(more.into());
             let ids = token_ids.iter().copied().chain([0, TokenId::MAX]);
@@ -493,15 +493,16 @@ proptest! {
     fn any_updates_of_a_request(
         spec in any_spec(), prompt in prop::option::of(prop::collection::vec(any::<Index>(), 0..40)),
         wishes in wish_picks(), updates in prop::collection::vec(update_pick(), 0..12),
-        strict in any::<bool>(), intermediate in any::<bool>(),
+        strict in any::<bool>(), intermediate in any::<bool>(), token_texts in any::<bool>(),
     ) {
+        let events = EventOptions { intermediate, token_texts };
         let sample = spec.load();
         let ids: Vec<Index> = updates.iter().flat_map(|update| update.ids.clone()).collect();
         let options = wanted(&sample, &wishes, &ids, strict);
         let prompt = prompt.map(|prompt| sample.pick(&prompt, true).into());
         let open = || {
             let (tokenizer, options) = (Arc::clone(&sample.loose), Arc::clone(&options));
-            RequestDecoder::open(tokenizer, prompt.clone(), options, String::new(), intermediate)
+            RequestDecoder::open(tokenizer, prompt.clone(), options, String::new(), events)
         };
         let (Ok(mut decoder), Ok(mut clean)) = (open(), open()) else { return Ok(()) };
         for update in &updates {
@@ -514,7 +515,8 @@ proptest! {
                     prop_assert_eq!(delta.finished.is_some(), decoder.is_finished());
                 }
             }
-            prop_assert_eq!(events, clean.push(&update).unwrap());
+            let shortest = push_shortest(&mut clean, &sample.loose, &update, token_texts);
+            prop_assert_eq!(events, shortest.unwrap());
             prop_assert_eq!(decoder.abort_cause(), clean.abort_cause());
         }
     }

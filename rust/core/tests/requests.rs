@@ -18,9 +18,9 @@ use common::generation::{
 use common::sample::{Sample, bytes_and_words};
 use common::{cases, continuing, joined, skipping, text, visible, zero};
 use detok_core::{
-    DecodeOptions, DecodedText, Ended, EngineUpdate, Error, Event, Events, FinishKind,
-    FinishReason, GivenLogprobs, RequestDecoder, Stop, TokenId, TokenLogprob, TokenUsage,
-    UnknownIds, prompt_positions,
+    DecodeOptions, DecodedText, Ended, EngineUpdate, Error, Event, EventOptions, Events,
+    FinishKind, FinishReason, GivenLogprobs, RequestDecoder, Stop, TokenId, TokenLogprob,
+    TokenUsage, UnknownIds, prompt_positions,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 fn update(ids: &[TokenId]) -> EngineUpdate {
     EngineUpdate {
-        token_ids: ids.to_vec(),
+        token_ids: ids.into(),
         ..EngineUpdate::default()
     }
 }
@@ -47,7 +47,14 @@ fn length(ids: &[TokenId]) -> EngineUpdate {
 /// Without a prompt of its own.
 fn promptless(sample: &Sample) -> RequestDecoder {
     let (tokenizer, options) = (Arc::clone(&sample.loose), Wishes::default().options());
-    RequestDecoder::open(tokenizer, None, options, "r1".into(), true).unwrap()
+    RequestDecoder::open(
+        tokenizer,
+        None,
+        options,
+        "r1".into(),
+        EventOptions::default(),
+    )
+    .unwrap()
 }
 
 fn nothing() -> DecodedText {
@@ -721,7 +728,7 @@ proptest! {
         let open = || {
             let own = own_prompt.then(|| prompt.clone().into());
             let (tokenizer, options) = (Arc::clone(&sample.loose), wishes.options());
-            RequestDecoder::open(tokenizer, own, options, "r1".into(), intermediate).unwrap()
+            RequestDecoder::open(tokenizer, own, options, "r1".into(), EventOptions { intermediate, token_texts: false }).unwrap()
         };
         let (mut decoder, mut untouched) = (open(), open());
         for update in &updates {

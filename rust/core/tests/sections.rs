@@ -416,14 +416,14 @@ proptest! {
                 Some(prompt.clone().into()),
                 Arc::clone(&options),
                 String::new(),
-                true,
+                detok_core::EventOptions::default(),
             ).unwrap();
             let mut text = DecodedText::default();
             let mut sampled = Vec::new();
             for (at, ids) in groups.iter().enumerate() {
                 let is_last = at + 1 == groups.len();
                 let update = detok_core::EngineUpdate {
-                    token_ids: ids.clone(),
+                    token_ids: ids.as_slice().into(),
                     finish_reason: is_last.then_some(FinishReason { kind: FinishKind::Length, stop: None }),
                     ..detok_core::EngineUpdate::default()
                 };

@@ -433,7 +433,7 @@ fn what_is_held_back() {
         let mut out = String::new();
         for (id, shown) in bytes(output).into_iter().zip(shown) {
             let update = EngineUpdate {
-                token_ids: vec![id],
+                token_ids: [id].as_slice().into(),
                 ..EngineUpdate::default()
             };
             for event in decoder.push(&update).unwrap() {

@@ -1,7 +1,7 @@
 //! Python objects → token ids. Everything is checked before a stream's lock is taken.
 
 use crate::error::{to_py, unknown_token_error};
-use detok_core::{Error, Prompt, TokenId};
+use detok_core::{Error, Prompt, SampledIds, TokenId};
 use pyo3::IntoPyObjectExt;
 use pyo3::buffer::{ElementType, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
@@ -139,6 +139,17 @@ pub(crate) fn token_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
     numbers(Noun::TokenId, ids)
 }
 
+/// All ids of a sequence or buffer that usually has few.
+pub(crate) fn sampled_ids(ids: &Bound<'_, PyAny>) -> PyResult<SampledIds> {
+    let mut few = SampledIds::new();
+    if let Ok(list) = ids.cast::<PyList>()
+        && read_plain_list(list, |id| few.push(id))
+    {
+        return Ok(few);
+    }
+    Ok(unusual_numbers(Noun::TokenId, ids)?.into())
+}
+
 /// All numbers of a sequence or buffer.
 pub(crate) fn numbers(noun: Noun, numbers: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     let mut all = Vec::new();
@@ -153,10 +164,11 @@ pub(crate) fn read_token_ids(ids: &Bound<'_, PyAny>, all: &mut Vec<TokenId>) -> 
 
 fn read_numbers(noun: Noun, numbers: &Bound<'_, PyAny>, all: &mut Vec<u32>) -> PyResult<()> {
     all.clear();
-    if let Ok(list) = numbers.cast::<PyList>()
-        && read_plain_list(list, all)
-    {
-        return Ok(());
+    if let Ok(list) = numbers.cast::<PyList>() {
+        all.reserve(list.len());
+        if read_plain_list(list, |id| all.push(id)) {
+            return Ok(());
+        }
     }
     *all = unusual_numbers(noun, numbers)?;
     Ok(())
@@ -192,10 +204,9 @@ fn unusual_numbers(noun: Noun, ids: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
 /// Items are borrowed: reading an exact int runs no code that could change the list.
 #[cfg(not(Py_GIL_DISABLED))]
 #[allow(unsafe_code)]
-fn read_plain_list(list: &Bound<'_, PyList>, all: &mut Vec<TokenId>) -> bool {
+fn read_plain_list(list: &Bound<'_, PyList>, mut push: impl FnMut(TokenId)) -> bool {
     use pyo3::ffi;
     let len = list.len();
-    all.reserve(len);
     for index in 0..len.cast_signed() {
         // SAFETY: the list is alive and the index within its length, which nothing can change while
         // this thread holds the interpreter lock and runs no Python code; so the item, if there is
@@ -210,7 +221,7 @@ fn read_plain_list(list: &Bound<'_, PyList>, all: &mut Vec<TokenId>) -> bool {
         };
         match TokenId::try_from(id) {
             // The highest id may be an error of a word of 32 bits.
-            Ok(id) if id < TokenId::MAX => all.push(id),
+            Ok(id) if id < TokenId::MAX => push(id),
             _ => {
                 // The other way says what is wrong, if anything is.
                 drop(PyErr::take(list.py()));
@@ -223,7 +234,7 @@ fn read_plain_list(list: &Bound<'_, PyList>, all: &mut Vec<TokenId>) -> bool {
 
 /// Without an interpreter lock, a borrowed item may go away under another thread.
 #[cfg(Py_GIL_DISABLED)]
-fn read_plain_list(_list: &Bound<'_, PyList>, _all: &mut Vec<TokenId>) -> bool {
+fn read_plain_list(_list: &Bound<'_, PyList>, _push: impl FnMut(TokenId)) -> bool {
     false
 }
 

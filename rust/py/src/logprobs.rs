@@ -8,7 +8,7 @@ use detok_core::{GivenLogprobs, TokenId, TokenText};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use std::fmt;
 use std::sync::Arc;
 
@@ -271,14 +271,17 @@ pub(crate) fn given_for_prompt(given: &Bound<'_, PyAny>) -> PyResult<Vec<Option<
     Ok(all)
 }
 
-/// What an engine gave for one position: a token alone, a sequence with the sampled one first, or a
-/// mapping by id.
+/// What an engine gave for one position: the sampled token's number, that token, a sequence with it
+/// first, or a mapping by id.
 fn given_logprobs(entry: &Bound<'_, PyAny>, place: Place<'_>) -> PyResult<GivenLogprobs> {
     if let Ok(by_id) = entry.cast_exact::<PyDict>() {
         return match plain_entries(by_id) {
             Some(entries) => Ok(GivenLogprobs::Among(entries)),
             None => entries_of_items(by_id.items().as_any(), place),
         };
+    }
+    if let Ok(number) = entry.cast::<PyFloat>() {
+        return Ok(GivenLogprobs::alone(number.value()));
     }
     if let Ok(sampled) = entry.cast::<TokenLogprob>() {
         return Ok(GivenLogprobs::Told(core::PositionLogprobs {
@@ -293,8 +296,16 @@ fn given_logprobs(entry: &Bound<'_, PyAny>, place: Place<'_>) -> PyResult<GivenL
         let items = entry.call_method0(intern!(entry.py(), "items"))?;
         return entries_of_items(&items, place);
     }
-    if entry.is_instance_of::<PyString>() || !entry.hasattr(intern!(entry.py(), "__iter__"))? {
-        let what = "a TokenLogprob, a sequence of them, or a mapping of token ids to logprobs";
+    let is_iterable = entry.hasattr(intern!(entry.py(), "__iter__"))?;
+    if !is_iterable
+        && !entry.is_instance_of::<PyBool>()
+        && let Ok(number) = entry.extract()
+    {
+        return Ok(GivenLogprobs::alone(number));
+    }
+    if !is_iterable || entry.is_instance_of::<PyString>() {
+        let what =
+            "a number, a TokenLogprob, a sequence of them, or a mapping of token ids to logprobs";
         return Err(place.must_be(what, entry));
     }
     let mut all = token_logprobs(entry, place)?.into_iter();

@@ -1,14 +1,14 @@
 //! `RequestDecoder`.
 
 use crate::error::{guarded, to_py};
-use crate::event::EventObject;
+use crate::event::{EventObject, TextDelta};
 use crate::ids::token_ids;
 use crate::lock::StreamLock;
 use crate::options::{TextDecodeOptions, options_for};
 use crate::tokenizer::{DETACH_FROM, Tokenizer};
 use crate::update::EngineUpdate;
 use detok_core as core;
-use detok_core::{Event, Stop};
+use detok_core::{Event, EventOptions, Stop, TokenId};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
@@ -17,9 +17,12 @@ use std::sync::{Mutex, PoisonError};
 /// The event stream of one request, without I/O.
 #[pyclass(frozen, module = "detok")]
 pub(crate) struct RequestDecoder {
+    tokenizer: Py<Tokenizer>,
     decoder: StreamLock<core::RequestDecoder>,
     /// Whether decoding may run code of the caller.
     calls_python: bool,
+    /// Whether each sampled token comes with its text.
+    token_texts: bool,
     request_id: Py<PyString>,
     /// The latest that the engine told. Taken under the decoder's lock only, and never while Python
     /// code runs.
@@ -27,7 +30,13 @@ pub(crate) struct RequestDecoder {
 }
 
 /// What a push came to.
-struct Pushed {
+enum Pushed {
+    /// A token whose own text is all there is to tell.
+    Copied(TokenId),
+    Told(Told),
+}
+
+struct Told {
     events: core::Events,
     /// The engine's object, at the end.
     kv_transfer_params: Option<Py<PyAny>>,
@@ -49,8 +58,12 @@ impl RequestDecoder {
     fn push_update(&self, py: Python<'_>, update: &EngineUpdate) -> PyResult<Pushed> {
         let core = &update.core;
         let of_prompt = core.prompt_logprobs.as_ref().map_or(0, Vec::len);
+        let has_params = update.kv_transfer_params.is_some();
         let detach = core.token_ids.len() + of_prompt >= DETACH_FROM && !self.calls_python;
         self.with(py, |decoder| {
+            if !has_params && let Some(id) = decoder.push_copied(core) {
+                return Ok(Pushed::Copied(id));
+            }
             let events = if detach {
                 py.detach(|| decoder.push(core))
             } else {
@@ -59,20 +72,20 @@ impl RequestDecoder {
             let told = update.kv_transfer_params.as_ref();
             let is_finished = decoder.is_finished();
             if told.is_none() && !is_finished {
-                return Ok(Pushed {
+                return Ok(Pushed::Told(Told {
                     events,
                     kv_transfer_params: None,
                     _replaced: None,
-                });
+                }));
             }
             let latest = self.kv_transfer_params.lock();
             let mut latest = latest.unwrap_or_else(PoisonError::into_inner);
             let replaced = told.and_then(|told| latest.replace(told.clone_ref(py)));
-            Ok(Pushed {
+            Ok(Pushed::Told(Told {
                 events,
                 kv_transfer_params: if is_finished { latest.take() } else { None },
                 _replaced: replaced,
-            })
+            }))
         })
     }
 }
@@ -80,25 +93,32 @@ impl RequestDecoder {
 #[pymethods]
 impl RequestDecoder {
     #[new]
-    #[pyo3(signature = (tokenizer, prompt_token_ids = None, options = None, *, request_id = "", intermediate = true))]
+    #[pyo3(signature = (tokenizer, prompt_token_ids = None, options = None, *, request_id = "", intermediate = true, token_texts = false))]
     fn new(
         tokenizer: &Bound<'_, Tokenizer>,
         prompt_token_ids: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, TextDecodeOptions>>,
         request_id: &str,
         intermediate: bool,
+        token_texts: bool,
     ) -> PyResult<Self> {
         let py = tokenizer.py();
         let prompt = prompt_token_ids.map(token_ids).transpose()?;
         let options = options_for(options, tokenizer)?;
         let core = tokenizer.get().core();
+        let events = EventOptions {
+            intermediate,
+            token_texts,
+        };
         let decoder = guarded(py, || {
             let id = request_id.to_owned();
-            core::RequestDecoder::open(core, prompt.map(Into::into), options, id, intermediate)
+            core::RequestDecoder::open(core, prompt.map(Into::into), options, id, events)
                 .map_err(|error| to_py(py, error))
         })?;
         Ok(Self {
             decoder: StreamLock::new(decoder),
+            token_texts,
+            tokenizer: tokenizer.clone().unbind(),
             calls_python: tokenizer.get().calls_python(),
             request_id: PyString::new(py, request_id).unbind(),
             kv_transfer_params: Mutex::new(None),
@@ -119,11 +139,19 @@ impl RequestDecoder {
         py: Python<'py>,
         update: &Bound<'py, EngineUpdate>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let pushed = self.push_update(py, update.get())?;
-        let mut params = pushed.kv_transfer_params;
-        let objects = pushed.events.into_iter().map(|event| match event {
+        let tokenizer = self.tokenizer.get();
+        let told = match self.push_update(py, update.get())? {
+            Pushed::Copied(id) => {
+                let text = tokenizer.token_string(py, id);
+                let delta = TextDelta::copied(id, text, self.token_texts);
+                return PyList::new(py, [Bound::new(py, delta)?]);
+            }
+            Pushed::Told(told) => told,
+        };
+        let mut params = told.kv_transfer_params;
+        let objects = told.events.into_iter().map(|event| match event {
             Event::Start(start) => EventObject::Start(start),
-            Event::TextDelta(delta) => EventObject::TextDelta(delta, params.take()),
+            Event::TextDelta(delta) => EventObject::TextDelta(delta, params.take(), tokenizer),
         });
         PyList::new(py, objects)
     }

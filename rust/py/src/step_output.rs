@@ -7,7 +7,6 @@ use crate::finish::StopMatch;
 use crate::position::index;
 use crate::tokenizer::Tokenizer;
 use detok_core as core;
-use detok_core::TokenId;
 use pyo3::exceptions::PyIndexError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -48,25 +47,11 @@ impl StepOutput {
         })
     }
 
-    /// A text, or else the one string of a token.
-    fn string<'py>(
-        &self,
-        py: Python<'py>,
-        token_id: Option<TokenId>,
-        text: Option<&str>,
-    ) -> Bound<'py, PyString> {
-        let own = token_id.and_then(|id| self.tokenizer.get().token_string(py, id));
-        own.map_or_else(
-            || PyString::new(py, text.unwrap_or_default()),
-            |own| own.into_bound(py),
-        )
-    }
-
     fn make_texts(&self, py: Python<'_>) -> PyResult<Py<PyList>> {
-        let output = &self.output;
+        let (output, tokenizer) = (&self.output, self.tokenizer.get());
         let texts = (0..output.len()).map(|position| match output.own_token(position) {
-            own @ Some(_) => self.string(py, own, None),
-            None => self.string(py, None, output.text(position)),
+            Some(own) => tokenizer.token_string(py, own),
+            None => PyString::new(py, output.text(position).unwrap_or_default()).unbind(),
         });
         Ok(PyList::new(py, texts)?.unbind())
     }
@@ -75,13 +60,8 @@ impl StepOutput {
         let Some(texts) = self.output.token_texts() else {
             return Ok(None);
         };
-        let mut texts = texts.map(|sampled| {
-            let own = sampled.is_own().then_some(sampled.token_id);
-            match own {
-                Some(_) => self.string(py, own, None),
-                None => self.string(py, None, Some(sampled.text())),
-            }
-        });
+        let tokenizer = self.tokenizer.get();
+        let mut texts = texts.map(|sampled| tokenizer.sampled_string(py, &sampled));
         let lists = (self.output.kept_tokens())
             .map(|kept| PyList::new(py, texts.by_ref().take(kept as usize)));
         let lists = lists.collect::<PyResult<Vec<_>>>()?;

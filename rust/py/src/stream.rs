@@ -155,7 +155,7 @@ impl DecodeStream {
             .stream
             .with(py, false, |stream| stream.step_copied(id))?
         {
-            return Ok(self.tokenizer.get().token_string(py, id));
+            return Ok(Some(self.tokenizer.get().token_string(py, id)));
         }
         self.step_uncopied(py, id)
     }

@@ -9,7 +9,7 @@ const PAGE: usize = 256;
 
 type Page = Box<[PyOnceLock<Py<PyString>>]>;
 
-/// Strings of tokens that are whole text, by id, in pages made on demand.
+/// Texts of tokens as [`Table::token_text`] has them, by id, in pages made on demand.
 pub(crate) struct TokenStrings(Box<[PyOnceLock<Page>]>);
 
 impl TokenStrings {
@@ -18,7 +18,7 @@ impl TokenStrings {
         Self((0..ids.div_ceil(PAGE)).map(|_| PyOnceLock::new()).collect())
     }
 
-    /// The string of a token that [`Table::copied_text`] has.
+    /// The text of a token.
     #[inline]
     pub(crate) fn get(&self, py: Python<'_>, table: &Table, id: TokenId) -> Py<PyString> {
         let page = self.0.get(id as usize / PAGE).and_then(|page| page.get(py));
@@ -30,7 +30,7 @@ impl TokenStrings {
 
     #[cold]
     fn make(&self, py: Python<'_>, table: &Table, id: TokenId) -> Py<PyString> {
-        let string = PyString::new(py, table.copied_text(id).unwrap_or_default()).unbind();
+        let string = PyString::new(py, &table.token_text(id)).unbind();
         // Ids beyond a gap have no page: their strings are made anew.
         if let Some(page) = self.0.get(id as usize / PAGE) {
             let page = page.get_or_init(py, || (0..PAGE).map(|_| PyOnceLock::new()).collect());

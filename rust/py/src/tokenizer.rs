@@ -9,11 +9,11 @@ use crate::source::PythonSource;
 use crate::stream::ChunkIterator;
 use crate::strings::TokenStrings;
 use detok_core as core;
-use detok_core::{DecodeOptions, Encoder, LoadError, Loaded, TokenId};
+use detok_core::{DecodeOptions, Encoder, LoadError, Loaded, SampledText, TokenId};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyFrozenSet, PyMapping, PyString, PyType};
+use pyo3::types::{PyBytes, PyFrozenSet, PyMapping, PyString, PyTuple, PyType};
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,12 +53,34 @@ impl Tokenizer {
         self.source.is_some()
     }
 
-    /// The shared string of a token that is whole text.
+    /// The shared string of a token's text, as a table has it.
     #[inline]
-    pub(crate) fn token_string(&self, py: Python<'_>, id: TokenId) -> Option<Py<PyString>> {
-        self.core
-            .table()
-            .map(|table| self.strings.get(py, table, id))
+    pub(crate) fn token_string(&self, py: Python<'_>, id: TokenId) -> Py<PyString> {
+        match self.core.table() {
+            Some(table) => self.strings.get(py, table, id),
+            None => PyString::new(py, "").unbind(),
+        }
+    }
+
+    /// The text of a sampled token.
+    pub(crate) fn sampled_string(&self, py: Python<'_>, sampled: &SampledText<'_>) -> Py<PyString> {
+        match sampled.written() {
+            None => self.token_string(py, sampled.token_id),
+            Some(text) => PyString::new(py, text).unbind(),
+        }
+    }
+
+    /// The texts of an update's tokens, if asked for.
+    pub(crate) fn sampled_strings(
+        &self,
+        py: Python<'_>,
+        sampled: &core::SampledDelta,
+    ) -> PyResult<Option<Py<PyTuple>>> {
+        let Some(texts) = sampled.texts(self.core.table()) else {
+            return Ok(None);
+        };
+        let strings = texts.map(|sampled| self.sampled_string(py, &sampled));
+        Ok(Some(PyTuple::new(py, strings)?.unbind()))
     }
 
     fn decode_one(

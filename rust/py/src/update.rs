@@ -2,12 +2,13 @@
 
 use crate::choice::{FINISH_KINDS, choose, word};
 use crate::error::to_py;
-use crate::ids::{Argument, token_id, token_ids};
+use crate::ids::{Argument, sampled_ids, token_id, token_ids};
 use crate::logprobs::{PositionLogprobs, TokenLogprob, given_for, given_for_prompt};
 use crate::position;
 use crate::value::{CallRepr, Reduced, hash_of, reduced, same_objects, with_keywords};
 use detok_core as core;
-use detok_core::{FinishKind, FinishReason, GivenLogprobs, Stop, TokenId};
+use detok_core::{FinishKind, FinishReason, GivenLogprobs, SampledIds, Stop, TokenId};
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -66,6 +67,7 @@ fn prompt_logprobs(
 /// As the constructor takes it.
 fn given_object<'py>(py: Python<'py>, given: &GivenLogprobs) -> PyResult<Bound<'py, PyAny>> {
     match given {
+        GivenLogprobs::Alone(entry) => entry.logprob.into_bound_py_any(py),
         GivenLogprobs::Told(position) => {
             Ok(Bound::new(py, PositionLogprobs(position.clone()))?.into_any())
         }
@@ -117,8 +119,8 @@ impl EngineUpdate {
         kv_transfer_params: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let token_ids = match token_ids.given() {
-            Some(ids) => self::token_ids(ids)?,
-            None => Vec::new(),
+            Some(ids) => sampled_ids(ids)?,
+            None => SampledIds::new(),
         };
         let logprobs = logprobs.map(|given| given_for(given, &token_ids));
         let prompt = prompt_token_ids.map(self::token_ids).transpose()?;
@@ -144,7 +146,7 @@ impl EngineUpdate {
 
     #[getter]
     fn token_ids(&self) -> Vec<TokenId> {
-        self.core.token_ids.clone()
+        self.core.token_ids.to_vec()
     }
 
     #[getter]
@@ -222,7 +224,7 @@ impl EngineUpdate {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let mut call = CallRepr::new(py, "EngineUpdate").argument(&self.core.token_ids)?;
+        let mut call = CallRepr::new(py, "EngineUpdate").argument(self.token_ids())?;
         for (name, value) in self.keywords(py)? {
             let is_default = value.is_none() || name.eq("cached_token_count")? && value.eq(0)?;
             call = call.keyword_if(!is_default, &name.extract::<String>()?, value)?;
@@ -232,6 +234,6 @@ impl EngineUpdate {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> Reduced<'py> {
         let make = with_keywords(py.get_type::<Self>(), &self.keywords(py)?)?;
-        reduced(py, make, (&self.core.token_ids,))
+        reduced(py, make, (self.token_ids(),))
     }
 }

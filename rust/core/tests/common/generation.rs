@@ -4,10 +4,10 @@
 use super::reference::{Deviations, Reference};
 use super::sample::{Sample, Spec, byte_level, compiled_spec};
 use detok_core::{
-    DecodeOptions, DecodedText, EngineUpdate, Error, Event, FinishKind, FinishReason, Finished,
-    Fragments, PositionLogprobs, RequestDecoder, Shared, Start, Stop, StopMatch, StopStrings,
-    TextDecodeOptions, TextDelta, TokenAttribution, TokenId, TokenLogprob, Tokenizer, Unit,
-    UnknownIds, spans,
+    DecodeOptions, DecodedText, EngineUpdate, Error, Event, EventOptions, Events, FinishKind,
+    FinishReason, Finished, Fragments, PositionLogprobs, RequestDecoder, SampledDelta, Shared,
+    Start, Stop, StopMatch, StopStrings, TextDecodeOptions, TextDelta, TokenAttribution, TokenId,
+    TokenLogprob, Tokenizer, Unit, UnknownIds, spans,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -230,7 +230,7 @@ pub(crate) fn updates(ids: &[TokenId], sizes: &[usize], end: End) -> Vec<EngineU
         let (run, behind) = left.split_at(size.min(left.len()));
         left = behind;
         updates.push(EngineUpdate {
-            token_ids: run.to_vec(),
+            token_ids: run.into(),
             cached_token_count: (updates.len() * 7 % 5) as u64,
             ..EngineUpdate::default()
         });
@@ -280,8 +280,20 @@ impl Run {
     pub(crate) fn logprobs(&self) -> Vec<PositionLogprobs> {
         let sampled = self.deltas.iter();
         sampled
-            .flat_map(|delta| delta.sampled.logprobs.clone().unwrap_or_default())
+            .flat_map(|delta| delta.sampled.logprobs.iter().flat_map(|all| all.to_vec()))
             .collect()
+    }
+
+    /// Texts of the sampled tokens, where they were asked for.
+    pub(crate) fn token_texts(&self, tokenizer: &Tokenizer) -> Option<Vec<String>> {
+        let deltas = self.deltas.iter();
+        let texts = deltas.map(|delta| {
+            let texts = delta.sampled.texts(tokenizer.table())?;
+            Some(texts.map(|sampled| sampled.text().into_owned()).collect())
+        });
+        texts
+            .collect::<Option<Vec<Vec<_>>>>()
+            .map(|texts| texts.concat())
     }
 
     pub(crate) fn finished(&self) -> &Finished {
@@ -303,7 +315,10 @@ pub(crate) fn request(
         prompt,
         wishes.options(),
         "r1".into(),
-        intermediate,
+        EventOptions {
+            intermediate,
+            token_texts: true,
+        },
     )
     .expect("opens")
 }
@@ -341,6 +356,30 @@ pub(crate) fn run(mut decoder: RequestDecoder, updates: &[EngineUpdate]) -> Resu
     let own = run.finished().stop_match.as_ref().map(|found| &found.stop);
     assert_eq!(decoder.abort_cause(), own);
     Ok(run)
+}
+
+/// The events of an update, the shortest way that there is.
+pub(crate) fn push_shortest(
+    decoder: &mut RequestDecoder,
+    tokenizer: &Tokenizer,
+    update: &EngineUpdate,
+    token_texts: bool,
+) -> Result<Events, Error> {
+    let Some(id) = decoder.push_copied(update) else {
+        return decoder.push(update);
+    };
+    assert_eq!(update.token_ids[..], [id]);
+    let text = tokenizer.table().and_then(|table| table.copied_text(id));
+    let delta = TextDelta {
+        decoded: Arc::new(DecodedText::of_token(id, text.expect("a copy"))),
+        sampled: SampledDelta {
+            token_ids: update.token_ids.clone(),
+            logprobs: None,
+            token_texts: token_texts.then(|| [None].into_iter().collect()),
+        },
+        finished: None,
+    };
+    Ok([Event::TextDelta(delta)].into_iter().collect())
 }
 
 /// Stops that are met: parts of what the text will be, some with another character behind.
