@@ -208,6 +208,15 @@ def test_parameters_for_a_transfer_are_the_last_that_came():
         assert serve(tokenizer, lines).finished.kv_transfer_params is expect
 
 
+def test_parameters_for_a_transfer_are_there_when_a_stop_ends_it():
+    """They may have come long before, and the last update may say nothing at all."""
+    tokenizer, (a, b) = vocabulary("a", "b")
+    decoder = RequestDecoder(tokenizer, [], TextDecodeOptions(stop="b"))
+    decoder.push(EngineUpdate([a], kv_transfer_params={"blocks": 1}))
+    (delta,) = decoder.push(EngineUpdate([b]))
+    assert delta.finished.kv_transfer_params == {"blocks": 1}
+
+
 def test_a_request_without_an_end():
     tokenizer, (a,) = vocabulary("a")
     decoder = RequestDecoder(tokenizer, [], request_id="req-7")

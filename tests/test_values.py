@@ -352,6 +352,25 @@ def test_an_event_of_one_whole_token_is_like_any_other(token_texts):
     assert event.decoded.text == "ab"
 
 
+def test_events_of_one_token_are_shared():
+    """Made once for a token, not for a stream; the collector of garbage does not look at them."""
+    tokenizer, (word, part) = vocabulary("ab", E4)
+    streams = [RequestDecoder(tokenizer, [], token_texts=texts) for texts in (False, False, True, True)]
+    events = []
+    for decoder in streams:
+        decoder.push(EngineUpdate())
+        events.append([*decoder.push(EngineUpdate([word])), *decoder.push(EngineUpdate([part]))])
+    assert [e is f for e, f in zip(*events[:2], strict=True)] == [True, True]
+    assert [e is f for e, f in zip(*events[2:], strict=True)] == [True, True]
+    assert [[e.token_texts for e in pair] for pair in events[1:3]] == [[None, None], [("ab",), ("\\xe4",)]]
+    assert [[e.text for e in pair] for pair in events] == [["ab", ""]] * 4
+    assert not any(gc.is_tracked(event) for pair in events for event in pair)
+    (told,) = streams[0].push(EngineUpdate([word]))
+    assert (told.text, gc.is_tracked(told)) == ("\ufffdab", True)
+    del events, streams, tokenizer, decoder, told
+    gc.collect()
+
+
 def test_decoded_text_is_a_copy_of_its_own():
     """Appending, draining and taking never change the event."""
     tokenizer, ids = vocabulary("ab", "cd")

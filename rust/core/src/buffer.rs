@@ -189,6 +189,9 @@ impl AttributedTextBuffer {
 
     /// How far the next chunk goes, if there is one.
     fn leaving(&self, min_bytes: usize) -> Option<Handed> {
+        if self.settled.is_empty() {
+            return None;
+        }
         let Handed { bytes, records } = self.handed;
         let end = self.settled.text.len();
         let cut = floor_char_boundary(&self.settled.text, end.saturating_sub(min_bytes)).max(bytes);

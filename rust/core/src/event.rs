@@ -66,6 +66,18 @@ pub struct SampledDelta {
     pub token_texts: Option<SampledTexts>,
 }
 
+impl SampledDelta {
+    /// One token without logprobs; its text, if asked for, is its own.
+    #[must_use]
+    pub fn of_token(token_id: TokenId, token_texts: bool) -> Self {
+        Self {
+            token_ids: [token_id].as_slice().into(),
+            logprobs: None,
+            token_texts: token_texts.then(|| [None].into_iter().collect()),
+        }
+    }
+}
+
 /// What was sampled in many updates.
 #[derive(Debug, Default)]
 pub(crate) struct SampledSoFar {

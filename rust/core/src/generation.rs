@@ -218,7 +218,8 @@ impl Generation {
         }
     }
 
-    fn push_known<O: Observer>(
+    /// Pushes one id that is not shown as it is, if that cannot fail.
+    pub(crate) fn push_known<O: Observer>(
         &mut self,
         id: TokenId,
         observer: &mut O,

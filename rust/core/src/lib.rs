@@ -50,7 +50,7 @@ pub use logprobs::{
 pub use marker::{CONTENT, MARKERS, MAX_MARKER_BYTES, Marker, MarkerPart, Sections};
 pub use options::{StopScope, TextDecodeOptions};
 pub use program::Family;
-pub use request::{EventOptions, Events, RequestDecoder, prompt_positions};
+pub use request::{EventOptions, Events, OneToken, RequestDecoder, prompt_positions};
 pub use section::{Section, SectionSplitter};
 pub use span::{MaskRule, Shared, SpanIndex, Unit, mask, offsets, spans};
 pub use step_output::StepOutput;

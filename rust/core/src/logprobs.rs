@@ -233,12 +233,15 @@ impl TokenContext<'_> {
 
     /// The same without the bytes; `None` for what [`Table::token_text`] has.
     fn sampled_text(&self, id: TokenId) -> Result<Option<String>, Error> {
-        if let (Strategy::Exact(table), true) = (self.tokenizer.strategy(), self.is_in_mid_text())
-            && (self.fragments == Fragments::OpenAi || table.copied_text(id).is_some())
-        {
+        if self.is_own_text(id) {
             return Ok(None);
         }
         self.written_text(id).map(Some)
+    }
+
+    fn is_own_text(&self, id: TokenId) -> bool {
+        matches!(self.tokenizer.strategy(), Strategy::Exact(table) if self.is_in_mid_text()
+            && (self.fragments == Fragments::OpenAi || table.copied_text(id).is_some()))
     }
 
     fn is_in_mid_text(&self) -> bool {
@@ -424,6 +427,11 @@ impl<'u> SampledWriter<'u> {
             logprobs: given.map(|_| SmallVec::new()),
             token_texts: token_texts.then(SmallVec::new),
         }
+    }
+
+    /// Whether the token's text would be what [`Table::token_text`] has.
+    pub(crate) fn is_own_text(&self, stream: &DecodeStream, id: TokenId) -> bool {
+        TokenContext::of(stream, self.fragments).is_own_text(id)
     }
 
     /// Whether there is anything to write.

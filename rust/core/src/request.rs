@@ -3,13 +3,14 @@
 use crate::attribution::DecodedText;
 use crate::error::{Ended, Error};
 use crate::event::{
-    EngineUpdate, Event, FinishKind, FinishReason, Finished, SampledSoFar, Start, TextDelta,
-    TokenUsage,
+    EngineUpdate, Event, FinishKind, FinishReason, Finished, SampledDelta, SampledSoFar, Start,
+    TextDelta, TokenUsage,
 };
 use crate::generation::{Generation, Pushed, ShortWay};
 use crate::logprobs::{self, GivenLogprobs, PositionLogprobs, SampledWriter};
 use crate::options::TextDecodeOptions;
 use crate::stop::Stop;
+use crate::table::Table;
 use crate::token::TokenId;
 use crate::tokenizer::Tokenizer;
 use smallvec::SmallVec;
@@ -35,6 +36,39 @@ impl Default for EventOptions {
         Self {
             intermediate: true,
             token_texts: false,
+        }
+    }
+}
+
+/// What came of an update of one token.
+#[derive(Debug)]
+pub enum OneToken {
+    /// Its own text, as [`Table::copied_text`] has it.
+    Shown(TokenId),
+    /// Neither text nor a record: it waits for what comes.
+    Waiting(TokenId),
+    /// What this event tells.
+    Told(TextDelta),
+}
+
+impl OneToken {
+    /// The event in full. `table` is the one of its tokenizer; `token_texts` is what the request has
+    /// asked for.
+    #[must_use]
+    pub fn into_delta(self, table: Option<&Table>, token_texts: bool) -> TextDelta {
+        let (id, decoded) = match self {
+            Self::Told(delta) => return delta,
+            Self::Waiting(id) => (id, Arc::clone(&NOTHING)),
+            Self::Shown(id) => {
+                let text = table.and_then(|table| table.copied_text(id));
+                let decoded = DecodedText::of_token(id, text.unwrap_or_default());
+                (id, Arc::new(decoded))
+            }
+        };
+        TextDelta {
+            decoded,
+            sampled: SampledDelta::of_token(id, token_texts),
+            finished: None,
         }
     }
 }
@@ -139,6 +173,10 @@ impl RequestDecoder {
                 update.token_ids.len()
             )));
         }
+        if let Some(one) = self.push_one(update)? {
+            let delta = one.into_delta(self.tokenizer.table(), self.events.token_texts);
+            return Ok([Event::TextDelta(delta)].into_iter().collect());
+        }
         let start = if self.has_started {
             None
         } else {
@@ -217,25 +255,75 @@ impl RequestDecoder {
         logprobs::fill_prompt(&self.tokenizer, prompt, &positions, decode, *fragments)
     }
 
-    /// Pushes an update of one id and nothing else to tell, if that token's own text, as
-    /// [`Table::copied_text`](crate::Table::copied_text) has it, is all that comes of it: the id then,
-    /// which is all there is to its event. Of most updates this is so, and they cost no more than to
-    /// say it. Otherwise nothing was done, and [`Self::push`] does it.
+    /// Pushes an update of one token that neither ends the request nor can fail, the shortest way that
+    /// there is. `None`: nothing was done, and [`Self::push`] does it.
+    ///
+    /// # Errors
+    /// None that a compiled tokenizer gives; [`Self::push`] says what is wrong.
     #[inline]
-    pub fn push_copied(&mut self, update: &EngineUpdate) -> Option<TokenId> {
-        let &[id] = update.token_ids.as_slice() else {
-            return None;
+    pub fn push_one(&mut self, update: &EngineUpdate) -> Result<Option<OneToken>, Error> {
+        let (&[id], None) = (update.token_ids.as_slice(), &update.finish_reason) else {
+            return Ok(None);
         };
-        let tells_more = update.finish_reason.is_some() || update.logprobs.is_some();
-        if tells_more || !self.has_started || !self.events.intermediate {
-            return None;
+        if !self.has_started || !self.events.intermediate {
+            return Ok(None);
         }
-        let (table, generation) = (self.tokenizer.table()?, self.generation.as_mut()?);
-        if !generation.show_copied(table, id) {
-            return None;
+        if update.logprobs.is_none()
+            && let (Some(table), Some(generation)) = (self.tokenizer.table(), &mut self.generation)
+            && generation.show_copied(table, id)
+        {
+            self.count_kept(1, update);
+            return Ok(Some(OneToken::Shown(id)));
         }
+        let Some(mut generation) = self.generation.take() else {
+            return Ok(None);
+        };
+        let one = self.push_uncopied(&mut generation, update, id);
+        self.generation = Some(generation);
+        one
+    }
+
+    /// The same of a token that may not be shown as it is, or comes with logprobs.
+    fn push_uncopied(
+        &mut self,
+        generation: &mut Generation,
+        update: &EngineUpdate,
+        id: TokenId,
+    ) -> Result<Option<OneToken>, Error> {
+        let mut writer = self.writer(update);
+        // Of most there is nothing to write down.
+        let is_plain = update.logprobs.is_none()
+            && (!self.events.token_texts || writer.is_own_text(generation.stream(), id));
+        let way = if is_plain {
+            generation.push_known(id, &mut ())
+        } else if let Some(table) = self.tokenizer.table() {
+            generation.push_short(table, id, &mut writer)
+        } else {
+            return Ok(None);
+        };
+        let (decoded, pushed) = match way? {
+            ShortWay::Refused => return Ok(None),
+            ShortWay::Pushed(pushed) => (generation.next_chunk(), pushed),
+            ShortWay::Shown => {
+                let text = self
+                    .tokenizer
+                    .table()
+                    .and_then(|table| table.copied_text(id));
+                let text = text.unwrap_or_default();
+                (Some(DecodedText::of_token(id, text)), Pushed::all(1))
+            }
+        };
         self.count_kept(1, update);
-        Some(id)
+        if is_plain && decoded.is_none() && pushed.stopped.is_none() {
+            return Ok(Some(OneToken::Waiting(id)));
+        }
+        let sampled = if is_plain {
+            SampledDelta::of_token(id, self.events.token_texts)
+        } else {
+            writer.sampled(&[id])
+        };
+        let delta = self.delta(update, decoded, sampled, pushed);
+        Ok(Some(OneToken::Told(delta)))
     }
 
     /// Pushes what was sampled, and ends the text if the engine says so.
@@ -246,30 +334,6 @@ impl RequestDecoder {
     ) -> Result<Progress<'u>, Error> {
         let mut writer = self.writer(update);
         let ids = update.token_ids.as_slice();
-        if let ([id], None, true) = (ids, &update.finish_reason, self.events.intermediate)
-            && let Some(table) = self.tokenizer.table()
-        {
-            let own = || DecodedText::of_token(*id, table.copied_text(*id).unwrap_or_default());
-            match generation.push_short(table, *id, &mut writer)? {
-                ShortWay::Refused => writer = self.writer(update),
-                ShortWay::Shown => {
-                    return Ok(Progress {
-                        decoded: Some(own()),
-                        writer,
-                        pushed: Pushed::all(1),
-                        has_ended: false,
-                    });
-                }
-                ShortWay::Pushed(pushed) => {
-                    return Ok(Progress {
-                        decoded: generation.next_chunk(),
-                        writer,
-                        pushed,
-                        has_ended: generation.has_ended(),
-                    });
-                }
-            }
-        }
         let pushed = generation.attempt(ids, |generation| {
             let last_is_silent = self.ends_in_silence(update);
             let mut pushed = if writer.writes() {
@@ -325,10 +389,10 @@ impl RequestDecoder {
         let Progress {
             decoded,
             writer,
-            pushed: Pushed { kept, stopped },
+            pushed,
             has_ended,
         } = progress;
-        let (kept, dropped) = update.token_ids.split_at(kept);
+        let kept = update.token_ids.get(..pushed.kept).unwrap_or_default();
         self.count_kept(kept.len(), update);
         let mut sampled = writer.sampled(kept);
         if !self.events.intermediate {
@@ -338,6 +402,17 @@ impl RequestDecoder {
             }
             sampled = std::mem::take(&mut self.sampled).into();
         }
+        Some(self.delta(update, decoded, sampled, pushed))
+    }
+
+    /// An event: the last one if a stop was met or the engine says so.
+    fn delta(
+        &mut self,
+        update: &EngineUpdate,
+        decoded: Option<DecodedText>,
+        sampled: SampledDelta,
+        Pushed { kept, stopped }: Pushed,
+    ) -> TextDelta {
         let stop_match = stopped.as_ref().map(|stopped| stopped.stop_match.clone());
         let stop = stop_match
             .as_ref()
@@ -348,7 +423,7 @@ impl RequestDecoder {
         });
         self.abort_cause = stop;
         let reason = own_reason.or_else(|| update.finish_reason.clone());
-        Some(TextDelta {
+        TextDelta {
             decoded: decoded.map_or_else(|| Arc::clone(&NOTHING), Arc::new),
             sampled,
             finished: reason.map(|finish_reason| {
@@ -356,11 +431,11 @@ impl RequestDecoder {
                     usage: self.usage,
                     finish_reason,
                     stop_match,
-                    dropped_token_ids: dropped.to_vec(),
+                    dropped_token_ids: update.token_ids.get(kept..).unwrap_or_default().to_vec(),
                     first_cut_token: stopped.and_then(|stopped| stopped.first_cut_token),
                 })
             }),
-        })
+        }
     }
 
     /// Says so if the updates have ended and the request has not.

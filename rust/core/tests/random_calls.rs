@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::generation::{WishPicks, logprobs_of, push_shortest, wish_picks};
+use common::generation::{WishPicks, logprobs_of, wish_picks};
 use common::sample::{Sample, any_spec, compiled_spec};
 use common::{cases, output};
 use detok_core::{
@@ -515,8 +515,7 @@ proptest! {
                     prop_assert_eq!(delta.finished.is_some(), decoder.is_finished());
                 }
             }
-            let shortest = push_shortest(&mut clean, &sample.loose, &update, token_texts);
-            prop_assert_eq!(events, shortest.unwrap());
+            prop_assert_eq!(events, clean.push(&update).unwrap());
             prop_assert_eq!(decoder.abort_cause(), clean.abort_cause());
         }
     }

@@ -6,21 +6,23 @@ mod attribution;
 mod batch;
 mod choice;
 mod decoded;
+mod delta;
 mod error;
-mod event;
 mod finish;
 mod ids;
 mod lock;
 mod logprobs;
 mod marker;
 mod options;
+mod per_token;
 mod position;
 mod request;
+mod sampled;
 mod section;
 mod source;
+mod start;
 mod step_output;
 mod stream;
-mod strings;
 mod tokenizer;
 mod update;
 mod value;
@@ -36,7 +38,7 @@ mod _core {
     #[pymodule_export]
     use crate::decoded::DecodedText;
     #[pymodule_export]
-    use crate::event::{SampledDelta, Start, TextDelta};
+    use crate::delta::TextDelta;
     #[pymodule_export]
     use crate::finish::{FinishReason, Finished, StopMatch, TokenUsage};
     #[pymodule_export]
@@ -48,7 +50,11 @@ mod _core {
     #[pymodule_export]
     use crate::request::RequestDecoder;
     #[pymodule_export]
+    use crate::sampled::SampledDelta;
+    #[pymodule_export]
     use crate::section::SectionSplitter;
+    #[pymodule_export]
+    use crate::start::Start;
     #[pymodule_export]
     use crate::step_output::StepOutput;
     #[pymodule_export]

@@ -1,14 +1,15 @@
 //! `RequestDecoder`.
 
+use crate::delta::{Outcome, TextDelta};
 use crate::error::{guarded, to_py};
-use crate::event::{EventObject, TextDelta};
 use crate::ids::token_ids;
 use crate::lock::StreamLock;
 use crate::options::{TextDecodeOptions, options_for};
+use crate::start::Start;
 use crate::tokenizer::{DETACH_FROM, Tokenizer};
 use crate::update::EngineUpdate;
 use detok_core as core;
-use detok_core::{Event, EventOptions, Stop, TokenId};
+use detok_core::{Event, EventOptions, OneToken, Stop, TokenId};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
@@ -31,8 +32,8 @@ pub(crate) struct RequestDecoder {
 
 /// What a push came to.
 enum Pushed {
-    /// A token whose own text is all there is to tell.
-    Copied(TokenId),
+    /// One token without logprobs.
+    Token(TokenId, Outcome),
     Told(Told),
 }
 
@@ -58,18 +59,20 @@ impl RequestDecoder {
     fn push_update(&self, py: Python<'_>, update: &EngineUpdate) -> PyResult<Pushed> {
         let core = &update.core;
         let of_prompt = core.prompt_logprobs.as_ref().map_or(0, Vec::len);
-        let has_params = update.kv_transfer_params.is_some();
         let detach = core.token_ids.len() + of_prompt >= DETACH_FROM && !self.calls_python;
         self.with(py, |decoder| {
-            if !has_params && let Some(id) = decoder.push_copied(core) {
-                return Ok(Pushed::Copied(id));
-            }
-            let events = if detach {
-                py.detach(|| decoder.push(core))
-            } else {
-                decoder.push(core)
-            }?;
             let told = update.kv_transfer_params.as_ref();
+            let one = match told {
+                None => decoder.push_one(core)?,
+                Some(_) => None,
+            };
+            let events = match one {
+                Some(OneToken::Shown(id)) => return Ok(Pushed::Token(id, Outcome::Shown)),
+                Some(OneToken::Waiting(id)) => return Ok(Pushed::Token(id, Outcome::Waiting)),
+                Some(OneToken::Told(delta)) => [Event::TextDelta(delta)].into_iter().collect(),
+                None if detach => py.detach(|| decoder.push(core))?,
+                None => decoder.push(core)?,
+            };
             let is_finished = decoder.is_finished();
             if told.is_none() && !is_finished {
                 return Ok(Pushed::Told(Told {
@@ -141,19 +144,20 @@ impl RequestDecoder {
     ) -> PyResult<Bound<'py, PyList>> {
         let tokenizer = self.tokenizer.get();
         let told = match self.push_update(py, update.get())? {
-            Pushed::Copied(id) => {
-                let text = tokenizer.token_string(py, id);
-                let delta = TextDelta::copied(id, text, self.token_texts);
-                return PyList::new(py, [Bound::new(py, delta)?]);
-            }
             Pushed::Told(told) => told,
+            Pushed::Token(id, outcome) => {
+                let delta = tokenizer.token_delta(py, id, outcome, self.token_texts)?;
+                return PyList::new(py, [delta]);
+            }
         };
         let mut params = told.kv_transfer_params;
-        let objects = told.events.into_iter().map(|event| match event {
-            Event::Start(start) => EventObject::Start(start),
-            Event::TextDelta(delta) => EventObject::TextDelta(delta, params.take(), tokenizer),
+        let events = told.events.into_iter().map(|event| match event {
+            Event::Start(start) => Ok(Bound::new(py, Start(start))?.into_any().unbind()),
+            Event::TextDelta(delta) => {
+                Ok(TextDelta::of(py, delta, params.take(), tokenizer)?.into_any())
+            }
         });
-        PyList::new(py, objects)
+        PyList::new(py, events.collect::<PyResult<Vec<Py<PyAny>>>>()?)
     }
 
     /// Says so if the updates have ended and the request has not.

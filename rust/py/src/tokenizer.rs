@@ -2,12 +2,13 @@
 
 use crate::choice::{UNKNOWN_IDS, choose};
 use crate::decoded::DecodedText;
+use crate::delta::{Outcome, TextDelta, TokenDeltas};
 use crate::error::{detok_error, guarded, load_to_py, to_py, unknown_token_error};
 use crate::ids::{Argument, read_token_ids, token_id, token_ids};
+use crate::per_token::PerToken;
 use crate::position::threads;
 use crate::source::PythonSource;
 use crate::stream::ChunkIterator;
-use crate::strings::TokenStrings;
 use detok_core as core;
 use detok_core::{DecodeOptions, Encoder, LoadError, Loaded, SampledText, TokenId};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -26,7 +27,9 @@ pub(crate) const DETACH_FROM: usize = 1 << 16;
 #[pyclass(frozen, module = "detok")]
 pub(crate) struct Tokenizer {
     core: Arc<core::Tokenizer>,
-    strings: TokenStrings,
+    /// Texts of tokens, as [`Table::token_text`] has them.
+    strings: PerToken<PyString>,
+    deltas: TokenDeltas,
     /// A callable `(text, add_special_tokens) -> ids` of the source object, where that encodes.
     encoder: Option<Py<PyAny>>,
     /// The object that decodes, where the strategy is the window over one.
@@ -36,7 +39,8 @@ pub(crate) struct Tokenizer {
 impl Tokenizer {
     fn new(core: core::Tokenizer) -> Self {
         Self {
-            strings: TokenStrings::new(core.table()),
+            strings: PerToken::new(core.table()),
+            deltas: TokenDeltas::new(core.table()),
             core: Arc::new(core),
             encoder: None,
             source: None,
@@ -56,10 +60,24 @@ impl Tokenizer {
     /// The shared string of a token's text, as a table has it.
     #[inline]
     pub(crate) fn token_string(&self, py: Python<'_>, id: TokenId) -> Py<PyString> {
-        match self.core.table() {
-            Some(table) => self.strings.get(py, table, id),
-            None => PyString::new(py, "").unbind(),
-        }
+        self.strings.get(py, id).unwrap_or_else(|| {
+            let text = self.core.table().map(|table| table.token_text(id));
+            let string = PyString::new(py, &text.unwrap_or_default());
+            self.strings.keep(py, id, string.unbind())
+        })
+    }
+
+    /// The shared event of a token without logprobs.
+    #[inline]
+    pub(crate) fn token_delta(
+        &self,
+        py: Python<'_>,
+        id: TokenId,
+        outcome: Outcome,
+        token_texts: bool,
+    ) -> PyResult<Py<TextDelta>> {
+        let text = || self.token_string(py, id);
+        self.deltas.get(py, id, outcome, token_texts, text)
     }
 
     /// The text of a sampled token.
@@ -342,7 +360,8 @@ impl Tokenizer {
     fn _with_encoder(&self, encoder: Py<PyAny>) -> Self {
         Self {
             core: self.core(),
-            strings: TokenStrings::new(self.core.table()),
+            strings: PerToken::new(self.core.table()),
+            deltas: TokenDeltas::new(self.core.table()),
             encoder: Some(encoder),
             source: self.source.clone(),
         }

@@ -1,6 +1,7 @@
 //! What value classes share: a repr that reads like the call that makes the value, pickles, hashes.
 
 use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::collections::hash_map::DefaultHasher;
@@ -97,4 +98,14 @@ pub(crate) fn same_objects(
         (Some(one), Some(other)) => Ok(one.is(other) || one.bind(py).eq(other)?),
         _ => Ok(false),
     }
+}
+
+/// Values that go with ids go one with each.
+pub(crate) fn check_count(name: &str, count: usize, ids: usize) -> PyResult<()> {
+    if count == ids {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "{name} must have one entry per token id: {count} for {ids} ids"
+    )))
 }

@@ -4,10 +4,10 @@
 use super::reference::{Deviations, Reference};
 use super::sample::{Sample, Spec, byte_level, compiled_spec};
 use detok_core::{
-    DecodeOptions, DecodedText, EngineUpdate, Error, Event, EventOptions, Events, FinishKind,
-    FinishReason, Finished, Fragments, PositionLogprobs, RequestDecoder, SampledDelta, Shared,
-    Start, Stop, StopMatch, StopStrings, TextDecodeOptions, TextDelta, TokenAttribution, TokenId,
-    TokenLogprob, Tokenizer, Unit, UnknownIds, spans,
+    DecodeOptions, DecodedText, EngineUpdate, Error, Event, EventOptions, FinishKind, FinishReason,
+    Finished, Fragments, PositionLogprobs, RequestDecoder, Shared, Start, Stop, StopMatch,
+    StopStrings, TextDecodeOptions, TextDelta, TokenAttribution, TokenId, TokenLogprob, Tokenizer,
+    Unit, UnknownIds, spans,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -356,30 +356,6 @@ pub(crate) fn run(mut decoder: RequestDecoder, updates: &[EngineUpdate]) -> Resu
     let own = run.finished().stop_match.as_ref().map(|found| &found.stop);
     assert_eq!(decoder.abort_cause(), own);
     Ok(run)
-}
-
-/// The events of an update, the shortest way that there is.
-pub(crate) fn push_shortest(
-    decoder: &mut RequestDecoder,
-    tokenizer: &Tokenizer,
-    update: &EngineUpdate,
-    token_texts: bool,
-) -> Result<Events, Error> {
-    let Some(id) = decoder.push_copied(update) else {
-        return decoder.push(update);
-    };
-    assert_eq!(update.token_ids[..], [id]);
-    let text = tokenizer.table().and_then(|table| table.copied_text(id));
-    let delta = TextDelta {
-        decoded: Arc::new(DecodedText::of_token(id, text.expect("a copy"))),
-        sampled: SampledDelta {
-            token_ids: update.token_ids.clone(),
-            logprobs: None,
-            token_texts: token_texts.then(|| [None].into_iter().collect()),
-        },
-        finished: None,
-    };
-    Ok([Event::TextDelta(delta)].into_iter().collect())
 }
 
 /// Stops that are met: parts of what the text will be, some with another character behind.
