@@ -172,6 +172,17 @@ FAMILIES = {
         },
         " Hi",
     ),
+    # So is one that bytes spell, if it is made a blank before.
+    "a mark in bytes": (
+        small.spm_json([Piece("▁Hi")], small.sequence(small.BYTE_FALLBACK, small.FUSE, small.REPLACE, small.STRIP)),
+        ["<0xE2>", "<0x96>", "<0x81>", "▁Hi", "<0xE2>", "<0x96>", "<0x81>"],
+        {
+            "openai": ["\\xe2", "\\x96", "", " Hi", "\\xe2", "\\x96", "\\x81"],
+            "empty": ["", "", "", " Hi", "", "", " "],
+            "replacement": [FF, FF, "", " Hi", FF, FF, FF],
+        },
+        None,
+    ),
     "metaspace": (
         small.unigram_json([Piece("▁Hi"), Piece("you")], small.METASPACE),
         ["▁Hi", "▁Hi", "you"],

@@ -295,7 +295,7 @@ impl TokenContext<'_> {
         if let Some((character, taken)) = completing {
             let behind = bytes.get(taken..).unwrap_or_default();
             match &mut strippable {
-                Some((content, count)) if *content == character => {
+                Some((content, count)) if text.becomes(character, *content) => {
                     *count -= 1;
                     rest = behind;
                 }
@@ -309,10 +309,8 @@ impl TokenContext<'_> {
             }
         }
         if let Some((content, count)) = strippable {
-            let mut buffer = [0; 4];
-            let content = content.encode_utf8(&mut buffer).as_bytes();
             for _ in 0..count {
-                rest = rest.strip_prefix(content).unwrap_or(rest);
+                rest = text.stripped(rest, content).unwrap_or(rest);
             }
         }
         text.push(rest);
@@ -363,7 +361,7 @@ struct FragmentedText<'p> {
     text: String,
 }
 
-impl FragmentedText<'_> {
+impl<'p> FragmentedText<'p> {
     fn push(&mut self, bytes: &[u8]) {
         for chunk in bytes.utf8_chunks() {
             if self.is_byte {
@@ -376,11 +374,33 @@ impl FragmentedText<'_> {
     }
 
     fn push_char(&mut self, character: char) {
-        let mut replacements = self.program.after_joining.iter();
-        match replacements.find(|(from, _)| self.is_byte && *from == character) {
-            Some((_, to)) => self.text.push_str(to),
+        match self.replacement(character) {
+            Some(to) => self.text.push_str(to),
             None => self.text.push(character),
         }
+    }
+
+    /// What steps after joining put in the place of a character.
+    fn replacement(&self, character: char) -> Option<&'p str> {
+        let program: &'p Program = self.program;
+        let mut replacements = program.after_joining.iter();
+        let found = replacements.find(|(from, _)| self.is_byte && *from == character);
+        found.map(|(_, to)| to.as_str())
+    }
+
+    /// Whether it is `content` in the text.
+    fn becomes(&self, character: char, content: char) -> bool {
+        match self.replacement(character) {
+            Some(to) => to.chars().eq([content]),
+            None => character == content,
+        }
+    }
+
+    /// What is behind the first character, if that one is `content` in the text.
+    fn stripped<'b>(&self, bytes: &'b [u8], content: char) -> Option<&'b [u8]> {
+        let first = bytes.utf8_chunks().next()?.valid().chars().next()?;
+        let behind = bytes.get(first.len_utf8()..);
+        behind.filter(|_| self.becomes(first, content))
     }
 
     fn push_broken(&mut self, bytes: &[u8]) {
