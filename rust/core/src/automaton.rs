@@ -1,5 +1,6 @@
 //! Strings as one automaton: which of them a text completes, and what of it may still become one.
 
+use crate::byte_kinds::ByteKinds;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -20,6 +21,8 @@ pub(crate) struct Automaton {
     bytes: Vec<u8>,
     /// What the start state goes to, by byte.
     from_start: Box<[u32; 256]>,
+    /// Bytes that leave the start state.
+    openers: ByteKinds,
 }
 
 /// A prefix of a stop string.
@@ -74,6 +77,7 @@ impl Automaton {
             states: vec![State::new(0, START, NONE)],
             bytes: vec![0],
             from_start: Box::new([START; 256]),
+            openers: ByteKinds::default(),
         };
         // Prefixes whose longer ones are not laid out, and the strings that go on from them.
         let mut waiting = VecDeque::from([(START, 0..sorted.len(), 0)]);
@@ -92,6 +96,8 @@ impl Automaton {
             let state = &mut automaton.states[state as usize];
             (state.first_longer, state.longer) = (first as u32, longer);
         }
+        let opens = |byte: &u8| automaton.from_start[usize::from(*byte)] != START;
+        automaton.openers = ByteKinds::of((0..=u8::MAX).filter(opens));
         // A string that begins no other holds what its longest proper suffix holds.
         for index in 0..automaton.states.len() {
             let State { longer, suffix, .. } = automaton.states[index];
@@ -156,6 +162,12 @@ impl Automaton {
                 });
             }
         }
+    }
+
+    /// Whether reading a text with bytes of these kinds would change nothing, for sure.
+    #[inline]
+    pub(crate) fn passes_over(&self, progress: Progress, kinds: ByteKinds) -> bool {
+        progress.0 == START && !self.openers.may_share(kinds)
     }
 
     /// How many bytes at the front begin no string.

@@ -142,6 +142,9 @@ impl Generation {
         prompt: &(impl Prompt<E> + ?Sized),
         options: Arc<TextDecodeOptions>,
     ) -> Result<Self, E> {
+        if let (Some(table), Some(_)) = (tokenizer.table(), &options.stop) {
+            table.sort_bytes();
+        }
         let scope = options.scope.as_ref().filter(|_| options.stop.is_some());
         let scope = scope
             .map(|scope| ScopeReader::open(&tokenizer, scope, prompt).map(Box::new))
@@ -252,17 +255,14 @@ impl Generation {
             return None;
         }
         let Some(stops) = &self.options.stop else {
-            return table
-                .copied_len(id)
-                .filter(|_| !self.holds)
-                .map(|len| Copy {
-                    len,
-                    stop_progress: self.stop_progress,
-                    waits: false,
-                });
+            return self.unread_copy(table, id).filter(|_| !self.holds);
         };
         if self.scope.is_some() {
             return None;
+        }
+        let kinds = table.byte_kinds(id);
+        if kinds.is_some_and(|kinds| stops.passes_over(self.stop_progress, kinds)) {
+            return self.unread_copy(table, id);
         }
         let text = table.copied_text(id)?;
         let mut stop_progress = self.stop_progress;
@@ -275,6 +275,16 @@ impl Generation {
             len: text.len(),
             stop_progress,
             waits: held || self.holds,
+        })
+    }
+
+    /// A copy whose text has nothing to do with stop strings.
+    #[inline]
+    fn unread_copy(&self, table: &Table, id: TokenId) -> Option<Copy> {
+        Some(Copy {
+            len: table.copied_len(id)?,
+            stop_progress: self.stop_progress,
+            waits: self.holds,
         })
     }
 

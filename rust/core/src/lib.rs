@@ -5,6 +5,7 @@ mod attribution;
 mod automaton;
 mod batch;
 mod buffer;
+mod byte_kinds;
 mod compile;
 mod context;
 mod encode;

@@ -1,6 +1,7 @@
 //! Stop strings: where a text ends, and what of it may still become an end.
 
 use crate::automaton::{Automaton, Completion, Progress};
+use crate::byte_kinds::ByteKinds;
 use crate::error::Error;
 use crate::token::TokenId;
 use std::sync::Arc;
@@ -78,6 +79,12 @@ impl StopStrings {
     #[inline]
     pub(crate) fn held(&self, progress: Progress) -> usize {
         self.automaton.held(progress)
+    }
+
+    /// Whether a text with bytes of these kinds has nothing to do with the stop strings, for sure.
+    #[inline]
+    pub(crate) fn passes_over(&self, progress: Progress, kinds: ByteKinds) -> bool {
+        self.automaton.passes_over(progress, kinds)
     }
 
     /// Reads `text`, up to the first byte that completes a stop string. With `counts` false, what

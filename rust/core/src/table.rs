@@ -3,6 +3,7 @@
 //! A step of a stream is one look-up here and one copy. The table is built once per
 //! tokenizer and shared; nothing in it changes afterwards.
 
+use crate::byte_kinds::ByteKinds;
 use crate::error::{Error, LoadError};
 use crate::program::Program;
 use crate::token::TokenId;
@@ -138,6 +139,9 @@ pub struct Table {
     by_name: OnceLock<Vec<u32>>,
     #[serde(skip)]
     marked_by_name: OnceLock<Vec<u32>>,
+    /// By id below `dense_len`, what [`Table::copied_text`] has; made for the first stop strings.
+    #[serde(skip)]
+    byte_kinds: OnceLock<Box<[ByteKinds]>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -203,6 +207,20 @@ impl Table {
     #[must_use]
     pub fn copied_len(&self, id: TokenId) -> Option<usize> {
         self.copied(id).map(Entry::len)
+    }
+
+    /// Makes [`Self::byte_kinds`] ready.
+    pub(crate) fn sort_bytes(&self) {
+        self.byte_kinds.get_or_init(|| {
+            let texts = (0..self.dense_len).map(|id| self.copied_text(id).unwrap_or_default());
+            texts.map(|text| ByteKinds::of(text.bytes())).collect()
+        });
+    }
+
+    /// Kinds of the bytes of that text, where they are ready.
+    #[inline]
+    pub(crate) fn byte_kinds(&self, id: TokenId) -> Option<ByteKinds> {
+        self.byte_kinds.get()?.get(id as usize).copied()
     }
 
     /// Appends that text; says whether the token has one. A run of short tokens is copied at a
@@ -462,6 +480,7 @@ impl TableBuilder {
             has_no_gaps: true,
             by_name: OnceLock::new(),
             marked_by_name: OnceLock::new(),
+            byte_kinds: OnceLock::new(),
         };
         let named = self.tokens.values().any(|spec| spec.name.is_some());
         let varies = self.tokens.values().any(|spec| spec.first.is_some());
