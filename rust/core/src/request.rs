@@ -40,7 +40,8 @@ impl Default for EventOptions {
     }
 }
 
-/// What came of an update of one token.
+/// What came of an update of one token. But for [`Self::Told`] it came without logprobs, and its text as
+/// a logprob would have it is what [`Table::token_text`] has.
 #[derive(Debug)]
 pub enum OneToken {
     /// Its own text, as [`Table::copied_text`] has it.
@@ -255,17 +256,18 @@ impl RequestDecoder {
         logprobs::fill_prompt(&self.tokenizer, prompt, &positions, decode, *fragments)
     }
 
-    /// Pushes an update of one token that neither ends the request nor can fail, the shortest way that
-    /// there is. `None`: nothing was done, and [`Self::push`] does it.
+    /// Pushes an update of one token that is not the engine's last, the shortest way that there is, if
+    /// that cannot fail. `None`: nothing was done, and [`Self::push`] does it, or says what is wrong.
     ///
     /// # Errors
-    /// None that a compiled tokenizer gives; [`Self::push`] says what is wrong.
+    /// None that could be named: what may fail is left to [`Self::push`].
     #[inline]
     pub fn push_one(&mut self, update: &EngineUpdate) -> Result<Option<OneToken>, Error> {
         let (&[id], None) = (update.token_ids.as_slice(), &update.finish_reason) else {
             return Ok(None);
         };
-        if !self.has_started || !self.events.intermediate {
+        let one_each = update.logprobs.as_ref().is_none_or(|all| all.len() == 1);
+        if !self.has_started || !self.events.intermediate || !one_each {
             return Ok(None);
         }
         if update.logprobs.is_none()
