@@ -393,6 +393,7 @@ FORMS = {
     "a number": (-0.5, TokenLogprob(1, -0.5), []),
     "a number of numpy": (np.float32(-0.5), TokenLogprob(1, -0.5), []),
     "a whole number": (0, TokenLogprob(1, 0.0), []),
+    "an array without dimensions": (np.array(-0.5), TokenLogprob(1, -0.5), []),
     "a number that is none": (-math.inf, TokenLogprob(1, -math.inf), []),
     "one": (A, A, []),
     "a list of one": ([A], A, []),
@@ -440,6 +441,9 @@ BAD_FORMS = {
     "a mapping without it": ({2: -1.0}, ValueError),
     "None": (None, TypeError),
     "a bool": (True, TypeError),
+    "a bool of numpy": (np.True_, TypeError),
+    "a number beyond floats": (10**400, OverflowError),
+    "an array of text": (np.array("a"), (TypeError, ValueError)),
     "text": ("-0.5", TypeError),
     "numbers in a list": ([-0.5], TypeError),
     "text by id": ({1: "-0.5"}, TypeError),
@@ -461,6 +465,30 @@ def test_forms_that_are_none(name):
     if entry is not None:
         with pytest.raises(error):
             EngineUpdate(prompt_token_ids=[1], prompt_logprobs=[entry])
+
+
+@pytest.mark.parametrize("given", [{1: -0.5}, {1}, b"\x01", "1", iter([-0.5]), MappingProxyType({1: -0.5})], ids=repr)
+def test_what_is_no_sequence_of_entries(given):
+    """Least of all a mapping in the place of a list with one: its keys would be numbers."""
+    with pytest.raises(TypeError):
+        EngineUpdate([1], logprobs=given)
+    with pytest.raises(TypeError):
+        EngineUpdate(prompt_token_ids=[1], prompt_logprobs=given)
+
+
+def test_a_number_that_raises():
+    class Raises:
+        def __float__(self):
+            raise RuntimeError("its own")
+
+    with pytest.raises(RuntimeError, match="its own"):
+        EngineUpdate([1], logprobs=[Raises()])
+
+
+@pytest.mark.parametrize("array", [np.array([-0.5, -1.5]), (-0.5, -1.5)], ids=["array", "tuple"])
+def test_numbers_in_an_array(array):
+    update = EngineUpdate([1, 2], logprobs=array)
+    assert [(p.sampled.token_id, p.sampled.logprob) for p in update.logprobs] == [(1, -0.5), (2, -1.5)]
 
 
 def test_a_decoder_does_not_write_into_what_it_gets():

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import detok
 import pytest
+import reference
 import reference_events
 import reference_sections
 from helpers import groupings
@@ -153,6 +154,24 @@ def test_row_in_any_grouping(name, side):
         assert "".join(got["shown"]) == "".join(each.shown)
         assert got["match"] == each.match
         assert got["kept"] == (len(ids) if each.match is None else each.match[1] + 1)
+
+
+@pytest.mark.parametrize("intermediate", [True, False])
+def test_a_token_that_left_before_it_was_known_to_end_is_cut(intermediate):
+    """What may be a marker is held back, and the token before it is not; the end tells that it was none."""
+    tokenizer = detok.Tokenizer.from_token_bytes([b"e", b"ab the"])
+    options = detok.TextDecodeOptions(stop="the", sections=[detok.Marker("r", "e<", "e>")], stop_scope="content")
+    vocabulary = reference.Vocabulary.from_token_bytes([b"e", b"ab the"])
+    twin_options = reference_events.Options(
+        stop="the", sections=[reference_sections.Marker("r", "e<", "e>")], stop_scope="content"
+    )
+    ours = reference_events.RequestDecoder(vocabulary, [], twin_options, intermediate=intermediate)
+    theirs = detok.RequestDecoder(tokenizer, [], options, intermediate=intermediate)
+    for module, decoder in ((reference_events, ours), (detok, theirs)):
+        decoder.push(module.EngineUpdate([1]))
+        finished = decoder.push(module.EngineUpdate(finish_reason="length"))[-1].finished
+        match = finished.stop_match
+        assert (match.byte_offset, match.token_index, match.cut, finished.first_cut_token) == (3, 0, True, 0)
 
 
 BAD = {

@@ -799,6 +799,22 @@ def test_an_object_may_keep_its_own_tokenizer():
     assert gone() is None
 
 
+@pytest.mark.parametrize("kind", [detok.DecodeStream, detok.RequestDecoder, detok.BatchDecoder])
+def test_an_encoder_may_keep_what_decodes(kind):
+    """It is a part of the tokenizer, and that a part of every decoder."""
+
+    def encode(text, add_special_tokens):
+        return [0]
+
+    tokenizer = detok.Tokenizer.from_token_bytes([b"a"])._with_encoder(encode)
+    assert tokenizer.encode("a") == [0]
+    encode.decoder = kind(tokenizer)
+    gone = weakref.ref(encode)
+    del encode, tokenizer
+    gc.collect()
+    assert gone() is None
+
+
 def test_a_decode_that_returns_no_text_is_named():
     class Silent(CountingDecoder):
         def decode(self, token_ids, skip_special_tokens):

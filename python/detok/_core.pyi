@@ -945,8 +945,8 @@ class EngineUpdate:
     @property
     def prompt_token_ids(self) -> list[int] | None: ...
     @property
-    def prompt_logprobs(self) -> list[PositionLogprobs | dict[int, TokenLogprob] | None] | None:
-        """The entries; a mapping stays one if the update does not tell which prompt it is of."""
+    def prompt_logprobs(self) -> list[PositionLogprobs | dict[int, TokenLogprob] | float | None] | None:
+        """The entries; a mapping or a number stays one if the update does not tell which prompt it is of."""
 
     @property
     def cached_token_count(self) -> int: ...

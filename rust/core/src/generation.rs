@@ -106,7 +106,7 @@ struct Copied {
 }
 
 /// A token whose own text is all that comes of it.
-struct Copy {
+struct CopiedToken {
     /// Bytes of it.
     len: usize,
     /// How far the visible text would be into the stop strings behind it.
@@ -143,7 +143,7 @@ impl Generation {
         options: Arc<TextDecodeOptions>,
     ) -> Result<Self, E> {
         if let (Some(table), Some(_)) = (tokenizer.table(), &options.stop) {
-            table.sort_bytes();
+            table.classify_bytes();
         }
         let scope = options.scope.as_ref().filter(|_| options.stop.is_some());
         let scope = scope
@@ -250,7 +250,7 @@ impl Generation {
     /// What a copy of the token would do, if nothing else would come of it. Its context is the same
     /// before and after.
     #[inline]
-    fn copy_of(&self, table: &Table, id: TokenId) -> Option<Copy> {
+    fn copy_of(&self, table: &Table, id: TokenId) -> Option<CopiedToken> {
         if !self.copies || self.ends_at_token(id) {
             return None;
         }
@@ -271,7 +271,7 @@ impl Generation {
             return None;
         }
         let held = !self.options.include_stop && stops.held(stop_progress) > 0;
-        Some(Copy {
+        Some(CopiedToken {
             len: text.len(),
             stop_progress,
             waits: held || self.holds,
@@ -280,8 +280,8 @@ impl Generation {
 
     /// A copy whose text has nothing to do with stop strings.
     #[inline]
-    fn unread_copy(&self, table: &Table, id: TokenId) -> Option<Copy> {
-        Some(Copy {
+    fn unread_copy(&self, table: &Table, id: TokenId) -> Option<CopiedToken> {
+        Some(CopiedToken {
             len: table.copied_len(id)?,
             stop_progress: self.stop_progress,
             waits: self.holds,
@@ -289,7 +289,7 @@ impl Generation {
     }
 
     #[inline]
-    fn count_copy(&mut self, copy: &Copy) {
+    fn count_copy(&mut self, copy: &CopiedToken) {
         self.stop_progress = copy.stop_progress;
         self.copied.tokens += 1;
         self.copied.bytes += copy.len;
@@ -478,14 +478,18 @@ impl Generation {
         let cut_before = self.handed.last_visible.filter(|_| head > local);
         // A token that only ends the text has no record.
         let is_recorded = self.handed.count + records.len() as u64 == self.kept_tokens;
-        let completing = records.last().filter(|_| is_recorded);
+        let cut_last = match records.last() {
+            Some(record) => record.cut,
+            // It was handed out before it was certain where the stop counts.
+            None => cut_before.is_some_and(|cut| cut + 1 == self.kept_tokens),
+        };
         let stopped = Stopped {
             first_cut_token: cut_before.or(cut_here),
             stop_match: StopMatch {
                 stop: Stop::String(stop),
                 byte_offset: cut as u64,
                 token_index: self.kept_tokens - 1,
-                cut: completing.is_some_and(|record| record.cut),
+                cut: is_recorded && cut_last,
             },
         };
         self.rest = rest.map(Box::new);

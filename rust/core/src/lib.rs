@@ -46,7 +46,8 @@ pub use event::{
     TextDelta, TokenUsage,
 };
 pub use logprobs::{
-    Fragments, GivenLogprobs, PositionLogprobs, SampledText, SampledTexts, TokenLogprob, TokenText,
+    Fragments, GivenLogprobs, Logprob, PositionLogprobs, SampledText, SampledTexts, TokenLogprob,
+    TokenText,
 };
 pub use marker::{CONTENT, MARKERS, MAX_MARKER_BYTES, Marker, MarkerPart, Sections};
 pub use options::{StopScope, TextDecodeOptions};

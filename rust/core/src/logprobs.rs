@@ -104,12 +104,27 @@ impl TokenLogprob {
     }
 }
 
+/// A number as an engine gives it.
+#[derive(Clone, Copy, Debug)]
+pub struct Logprob(pub f64);
+
 /// By value: NaN equals itself, so that what was saved equals what it was saved from.
+impl PartialEq for Logprob {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0 || self.0.is_nan() && other.0.is_nan()
+    }
+}
+
+impl Eq for Logprob {}
+
+/// Leaves the number out: 0.0 and -0.0 are equal and must hash alike.
+impl Hash for Logprob {
+    fn hash<H: Hasher>(&self, _state: &mut H) {}
+}
+
 impl PartialEq for TokenLogprob {
     fn eq(&self, other: &Self) -> bool {
-        let same_number =
-            self.logprob == other.logprob || self.logprob.is_nan() && other.logprob.is_nan();
-        same_number
+        Logprob(self.logprob) == Logprob(other.logprob)
             && (self.token_id, self.rank) == (other.token_id, other.rank)
             && self.text() == other.text()
             && self.bytes() == other.bytes()
@@ -118,7 +133,7 @@ impl PartialEq for TokenLogprob {
 
 impl Eq for TokenLogprob {}
 
-/// Leaves the number out: 0.0 and -0.0 are equal and must hash alike.
+/// Leaves the number out, as its own hash does.
 impl Hash for TokenLogprob {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.token_id, self.rank, self.text()).hash(state);
@@ -165,8 +180,8 @@ impl PositionLogprobs {
 /// What an engine tells of one position.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum GivenLogprobs {
-    /// The sampled token alone, by its number: the id of this one is 0 and says nothing.
-    Alone(TokenLogprob),
+    /// The sampled token's and no more.
+    Alone(Logprob),
     /// With the sampled token marked.
     Told(PositionLogprobs),
     /// The sampled token is one of these.
@@ -174,21 +189,12 @@ pub enum GivenLogprobs {
 }
 
 impl GivenLogprobs {
-    /// The sampled token's logprob and no more.
-    #[must_use]
-    pub fn alone(logprob: f64) -> Self {
-        Self::Alone(TokenLogprob::new(0, logprob, None))
-    }
-
     /// As those of a position where `id` was sampled; `None` if they are not.
     #[must_use]
     pub fn at(self, id: TokenId) -> Option<PositionLogprobs> {
         match self {
-            Self::Alone(entry) => Some(PositionLogprobs {
-                sampled: TokenLogprob {
-                    token_id: id,
-                    ..entry
-                },
+            Self::Alone(Logprob(logprob)) => Some(PositionLogprobs {
+                sampled: TokenLogprob::new(id, logprob, None),
                 top: Arc::default(),
             }),
             Self::Told(position) => (position.sampled.token_id == id).then_some(position),

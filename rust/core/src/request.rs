@@ -158,6 +158,18 @@ impl RequestDecoder {
     /// update does not fit the request, [`Error::Ended`], and those of
     /// [`DecodeStream::push_tokens`](crate::DecodeStream::push_tokens), with the index in the update.
     pub fn push(&mut self, update: &EngineUpdate) -> Result<Events, Error> {
+        let Some(one) = self.push_one(update)? else {
+            return self.push_any(update);
+        };
+        let delta = one.into_delta(self.tokenizer.table(), self.events.token_texts);
+        Ok([Event::TextDelta(delta)].into_iter().collect())
+    }
+
+    /// The same, whatever the update is: for those of which [`Self::push_one`] has said no.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn push_any(&mut self, update: &EngineUpdate) -> Result<Events, Error> {
         if self.is_finished() {
             return Err(Error::Ended(Ended::Request));
         }
@@ -173,10 +185,6 @@ impl RequestDecoder {
                 logprobs.len(),
                 update.token_ids.len()
             )));
-        }
-        if let Some(one) = self.push_one(update)? {
-            let delta = one.into_delta(self.tokenizer.table(), self.events.token_texts);
-            return Ok([Event::TextDelta(delta)].into_iter().collect());
         }
         let start = if self.has_started {
             None
@@ -257,10 +265,10 @@ impl RequestDecoder {
     }
 
     /// Pushes an update of one token that is not the engine's last, the shortest way that there is, if
-    /// that cannot fail. `None`: nothing was done, and [`Self::push`] does it, or says what is wrong.
+    /// that cannot fail. `None`: nothing was done, and [`Self::push_any`] does it, or says what is wrong.
     ///
     /// # Errors
-    /// None that could be named: what may fail is left to [`Self::push`].
+    /// None that could be named: what may fail is left to [`Self::push_any`].
     #[inline]
     pub fn push_one(&mut self, update: &EngineUpdate) -> Result<Option<OneToken>, Error> {
         let (&[id], None) = (update.token_ids.as_slice(), &update.finish_reason) else {

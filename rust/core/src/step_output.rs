@@ -192,6 +192,7 @@ impl StepOutput {
         id: TokenId,
     ) -> (Option<TokenId>, u32) {
         let fragments = generation.options().fragments;
+        let before = self.token_texts.as_ref().map(TokenTexts::len);
         let way = match (table, &mut self.token_texts) {
             (None, _) => Ok(ShortWay::Refused),
             (Some(table), None) => generation.push_short(table, id, &mut ()),
@@ -203,7 +204,7 @@ impl StepOutput {
             Ok(ShortWay::Shown) => (Some(id), 1),
             Ok(ShortWay::Refused) => (None, self.act_on(slot, generation, Action::Push(&[id]))),
             Ok(ShortWay::Pushed(pushed)) => (None, self.count(slot, generation, pushed)),
-            Err(error) => (None, self.fail(slot, error)),
+            Err(error) => (None, self.fail_behind(before, slot, error)),
         }
     }
 
@@ -225,12 +226,7 @@ impl StepOutput {
         };
         match done {
             Ok(pushed) => self.count(slot, generation, pushed),
-            Err(error) => {
-                if let (Some(texts), Some(before)) = (&mut self.token_texts, before) {
-                    texts.truncate(before);
-                }
-                self.fail(slot, error)
-            }
+            Err(error) => self.fail_behind(before, slot, error),
         }
     }
 
@@ -241,6 +237,15 @@ impl StepOutput {
             self.stopped.push((slot, stopped.stop_match));
         }
         pushed.kept as u32
+    }
+
+    /// Fails, and forgets the texts of tokens from one on.
+    #[cold]
+    fn fail_behind(&mut self, texts: Option<usize>, slot: Slot, error: Error) -> u32 {
+        if let (Some(all), Some(before)) = (&mut self.token_texts, texts) {
+            all.truncate(before);
+        }
+        self.fail(slot, error)
     }
 
     #[cold]

@@ -210,7 +210,7 @@ impl Table {
     }
 
     /// Makes [`Self::byte_kinds`] ready.
-    pub(crate) fn sort_bytes(&self) {
+    pub(crate) fn classify_bytes(&self) {
         self.byte_kinds.get_or_init(|| {
             let texts = (0..self.dense_len).map(|id| self.copied_text(id).unwrap_or_default());
             texts.map(|text| ByteKinds::of(text.bytes())).collect()

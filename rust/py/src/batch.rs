@@ -10,6 +10,7 @@ use crate::step_output::StepOutput;
 use crate::stream::pending_counts;
 use crate::tokenizer::{DETACH_FROM, Tokenizer};
 use detok_core as core;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -58,6 +59,10 @@ impl BatchDecoder {
             batch: StreamLock::new(core::BatchDecoder::new(tokenizer.get().core())),
             tokenizer: tokenizer.clone().unbind(),
         })
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.tokenizer)
     }
 
     /// Adds a request; its slot.

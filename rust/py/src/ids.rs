@@ -141,11 +141,11 @@ pub(crate) fn token_ids(ids: &Bound<'_, PyAny>) -> PyResult<Vec<TokenId>> {
 
 /// All ids of a sequence or buffer that usually has few.
 pub(crate) fn sampled_ids(ids: &Bound<'_, PyAny>) -> PyResult<SampledIds> {
-    let mut few = SampledIds::new();
-    if let Ok(list) = ids.cast::<PyList>()
-        && read_plain_list(list, |id| few.push(id))
-    {
-        return Ok(few);
+    if let Ok(list) = ids.cast::<PyList>() {
+        let mut few = SampledIds::with_capacity(list.len());
+        if read_plain_list(list, |id| few.push(id)) {
+            return Ok(few);
+        }
     }
     Ok(unusual_numbers(Noun::TokenId, ids)?.into())
 }

@@ -2,13 +2,13 @@
 
 use crate::ids::{Argument, short_repr, token_id, type_name};
 use crate::position::position;
-use crate::value::{CallRepr, Reduced, reduced, with_keywords};
+use crate::value::{CallRepr, Reduced, check_count, reduced, with_keywords};
 use detok_core as core;
-use detok_core::{GivenLogprobs, TokenId, TokenText};
+use detok_core::{GivenLogprobs, Logprob, TokenId, TokenText};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use std::fmt;
 use std::sync::Arc;
 
@@ -220,20 +220,15 @@ pub(crate) fn given_for(
     ids: &[TokenId],
 ) -> PyResult<Vec<core::PositionLogprobs>> {
     let name = "logprobs";
-    let wrong_count = |count: usize| {
-        PyValueError::new_err(format!(
-            "logprobs must have one entry per token id: {count} for {} ids",
-            ids.len()
-        ))
-    };
+    check_sequence(given, name)?;
     let count = given.len()?;
-    if count != ids.len() {
-        return Err(wrong_count(count));
-    }
+    check_count(name, count, ids.len())?;
     let mut all = Vec::with_capacity(count);
     let mut push = |index: usize, entry: &Bound<'_, PyAny>| {
         let (place, id) = (Place { name, index }, ids.get(index).copied());
-        let id = id.ok_or_else(|| wrong_count(index + 1))?;
+        let Some(id) = id else {
+            return check_count(name, index + 1, ids.len());
+        };
         let position = given_logprobs(entry, place)?.at(id).ok_or_else(|| {
             PyValueError::new_err(format!("{place} is not of the sampled token, {id}"))
         })?;
@@ -249,16 +244,32 @@ pub(crate) fn given_for(
             push(index, &entry?)?;
         }
     }
-    if all.len() == ids.len() {
-        Ok(all)
-    } else {
-        Err(wrong_count(all.len()))
+    check_count(name, all.len(), ids.len())?;
+    Ok(all)
+}
+
+/// A mapping in the place of a list of them, or a set, would be read by its keys.
+fn check_sequence(given: &Bound<'_, PyAny>, name: &str) -> PyResult<()> {
+    if given.is_instance_of::<PyList>() || given.is_instance_of::<PyTuple>() {
+        return Ok(());
     }
+    let is_text = given.is_instance_of::<PyString>() || given.is_instance_of::<PyBytes>();
+    let py = given.py();
+    let is_mapping = given.hasattr(intern!(py, "keys"))?;
+    if !is_text && !is_mapping && given.hasattr(intern!(py, "__getitem__"))? {
+        return Ok(());
+    }
+    Err(PyTypeError::new_err(format!(
+        "{name} must be a sequence with an entry for each id, not {}: {}",
+        type_name(given),
+        short_repr(given)
+    )))
 }
 
 /// What an engine gave for the tokens of a prompt, which it may or may not have named.
 pub(crate) fn given_for_prompt(given: &Bound<'_, PyAny>) -> PyResult<Vec<Option<GivenLogprobs>>> {
     let name = "prompt_logprobs";
+    check_sequence(given, name)?;
     let mut all = Vec::with_capacity(given.len()?);
     for (index, entry) in given.try_iter()?.enumerate() {
         let entry = entry?;
@@ -281,7 +292,7 @@ fn given_logprobs(entry: &Bound<'_, PyAny>, place: Place<'_>) -> PyResult<GivenL
         };
     }
     if let Ok(number) = entry.cast::<PyFloat>() {
-        return Ok(GivenLogprobs::alone(number.value()));
+        return Ok(GivenLogprobs::Alone(Logprob(number.value())));
     }
     if let Ok(sampled) = entry.cast::<TokenLogprob>() {
         return Ok(GivenLogprobs::Told(core::PositionLogprobs {
@@ -296,17 +307,15 @@ fn given_logprobs(entry: &Bound<'_, PyAny>, place: Place<'_>) -> PyResult<GivenL
         let items = entry.call_method0(intern!(entry.py(), "items"))?;
         return entries_of_items(&items, place);
     }
-    let is_iterable = entry.hasattr(intern!(entry.py(), "__iter__"))?;
-    if !is_iterable
-        && !entry.is_instance_of::<PyBool>()
-        && let Ok(number) = entry.extract()
-    {
-        return Ok(GivenLogprobs::alone(number));
-    }
-    if !is_iterable || entry.is_instance_of::<PyString>() {
-        let what =
-            "a number, a TokenLogprob, a sequence of them, or a mapping of token ids to logprobs";
-        return Err(place.must_be(what, entry));
+    if !is_sequence(entry)? {
+        return match number(entry) {
+            Ok(number) => Ok(GivenLogprobs::Alone(Logprob(number))),
+            Err(error) if error.is_instance_of::<PyTypeError>(entry.py()) => {
+                let what = "a number, a TokenLogprob, a sequence of them, or a mapping of token ids to logprobs";
+                Err(place.must_be(what, entry))
+            }
+            Err(error) => Err(error),
+        };
     }
     let mut all = token_logprobs(entry, place)?.into_iter();
     let sampled = all.next().ok_or_else(|| {
@@ -314,6 +323,24 @@ fn given_logprobs(entry: &Bound<'_, PyAny>, place: Place<'_>) -> PyResult<GivenL
     })?;
     let top = all.collect();
     Ok(GivenLogprobs::Told(core::PositionLogprobs { sampled, top }))
+}
+
+/// Text is none, and neither is an array without dimensions.
+fn is_sequence(entry: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = entry.py();
+    if entry.is_instance_of::<PyString>() || !entry.hasattr(intern!(py, "__iter__"))? {
+        return Ok(false);
+    }
+    let dimensions = entry.getattr_opt(intern!(py, "ndim"))?;
+    dimensions.map_or(Ok(true), |dimensions| dimensions.ne(0))
+}
+
+/// A number that is no truth value.
+fn number(value: &Bound<'_, PyAny>) -> PyResult<f64> {
+    if matches!(type_name(value).as_str(), "bool" | "bool_") {
+        return Err(PyTypeError::new_err("a bool is no logprob"));
+    }
+    value.extract()
 }
 
 /// The entries of a dict of plain numbers, the usual case. No Python code runs that could change the

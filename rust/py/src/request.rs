@@ -62,16 +62,19 @@ impl RequestDecoder {
         let detach = core.token_ids.len() + of_prompt >= DETACH_FROM && !self.calls_python;
         self.with(py, |decoder| {
             let told = update.kv_transfer_params.as_ref();
-            let one = match told {
-                None => decoder.push_one(core)?,
-                Some(_) => None,
-            };
-            let events = match one {
-                Some(OneToken::Shown(id)) => return Ok(Pushed::Token(id, Outcome::Shown)),
-                Some(OneToken::Waiting(id)) => return Ok(Pushed::Token(id, Outcome::Waiting)),
-                Some(OneToken::Told(delta)) => [Event::TextDelta(delta)].into_iter().collect(),
-                None if detach => py.detach(|| decoder.push(core))?,
-                None => decoder.push(core)?,
+            let events = match decoder.push_one(core)? {
+                Some(OneToken::Shown(id)) if told.is_none() => {
+                    return Ok(Pushed::Token(id, Outcome::Shown));
+                }
+                Some(OneToken::Waiting(id)) if told.is_none() => {
+                    return Ok(Pushed::Token(id, Outcome::Waiting));
+                }
+                Some(one) => {
+                    let delta = one.into_delta(self.tokenizer.get().table(), self.token_texts);
+                    [Event::TextDelta(delta)].into_iter().collect()
+                }
+                None if detach => py.detach(|| decoder.push_any(core))?,
+                None => decoder.push_any(core)?,
             };
             let is_finished = decoder.is_finished();
             if told.is_none() && !is_finished {
@@ -129,6 +132,7 @@ impl RequestDecoder {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.tokenizer)?;
         match self.kv_transfer_params.try_lock() {
             Ok(params) => visit.call(&*params),
             // In use, so not garbage.

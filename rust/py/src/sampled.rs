@@ -5,9 +5,9 @@ use crate::logprobs::{PositionLogprobs, position_logprobs};
 use crate::value::{CallRepr, Reduced, check_count, hash_of, reduced, same_objects, with_keywords};
 use detok_core as core;
 use detok_core::TokenId;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::sync::Arc;
 
 /// What was sampled in one update.
@@ -105,7 +105,7 @@ impl SampledDelta {
         self.equals(py, other.get())
     }
 
-    /// Without the texts, which follow from the ids.
+    /// Without the texts: equal values have equal ids.
     fn __hash__(&self) -> u64 {
         hash_of(&self.core)
     }
@@ -129,10 +129,11 @@ impl SampledDelta {
 
 /// The strings of an iterable that is not one itself.
 fn strings<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
-    if items.is_instance_of::<PyString>() {
-        return Err(PyTypeError::new_err(
-            "token_texts must be one str for each id, not a str",
-        ));
+    if items.is_instance_of::<PyString>() || items.is_instance_of::<PyBytes>() {
+        return Err(PyTypeError::new_err(format!(
+            "token_texts must be one str for each id, not {}",
+            type_name(items)
+        )));
     }
     let mut all = Vec::new();
     for (index, item) in items.try_iter()?.enumerate() {
@@ -144,7 +145,10 @@ fn strings<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
             ))
         })?;
         // Of a subclass, the text alone.
-        all.push(PyString::new(items.py(), string.to_str()?));
+        let text = string.to_str().map_err(|_| {
+            PyValueError::new_err(format!("token_texts[{index}] has half a surrogate pair"))
+        })?;
+        all.push(PyString::new(items.py(), text));
     }
     PyTuple::new(items.py(), all)
 }

@@ -137,6 +137,7 @@ impl StepOutput {
 
     /// An error that was raised knows the frames that it passed through, which may know this output.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.tokenizer)?;
         visit.call(&self.errors)
     }
 

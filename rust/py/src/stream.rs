@@ -107,6 +107,10 @@ impl DecodeStream {
         Self::open(tokenizer, &prompt_token_ids, options)
     }
 
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.tokenizer)
+    }
+
     /// Pushes one token; the number of bytes of text that became certain.
     fn push_token(&self, py: Python<'_>, token_id: &Bound<'_, PyAny>) -> PyResult<usize> {
         let id = self::token_id(token_id, 0)?;

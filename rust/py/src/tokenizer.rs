@@ -10,7 +10,7 @@ use crate::position::threads;
 use crate::source::PythonSource;
 use crate::stream::ChunkIterator;
 use detok_core as core;
-use detok_core::{DecodeOptions, Encoder, LoadError, Loaded, SampledText, TokenId};
+use detok_core::{DecodeOptions, Encoder, LoadError, Loaded, SampledText, Table, TokenId};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -27,7 +27,7 @@ pub(crate) const DETACH_FROM: usize = 1 << 16;
 #[pyclass(frozen, module = "detok")]
 pub(crate) struct Tokenizer {
     core: Arc<core::Tokenizer>,
-    /// Texts of tokens, as [`Table::token_text`] has them.
+    /// Texts of tokens, as the table names them.
     strings: PerToken<PyString>,
     deltas: TokenDeltas,
     /// A callable `(text, add_special_tokens) -> ids` of the source object, where that encodes.
@@ -49,6 +49,10 @@ impl Tokenizer {
 
     pub(crate) fn core(&self) -> Arc<core::Tokenizer> {
         Arc::clone(&self.core)
+    }
+
+    pub(crate) fn table(&self) -> Option<&Table> {
+        self.core.table()
     }
 
     /// Whether decoding may run code of the caller.

@@ -67,7 +67,7 @@ fn prompt_logprobs(
 /// As the constructor takes it.
 fn given_object<'py>(py: Python<'py>, given: &GivenLogprobs) -> PyResult<Bound<'py, PyAny>> {
     match given {
-        GivenLogprobs::Alone(entry) => entry.logprob.into_bound_py_any(py),
+        GivenLogprobs::Alone(logprob) => logprob.0.into_bound_py_any(py),
         GivenLogprobs::Told(position) => {
             Ok(Bound::new(py, PositionLogprobs(position.clone()))?.into_any())
         }
