@@ -20,12 +20,6 @@ pub(crate) trait Observer {
 
     /// `context` is the stream before the token.
     fn look(&mut self, context: &DecodeStream, id: TokenId) -> Result<(), Error>;
-
-    /// The same at a token whose own text is all that comes of it.
-    #[inline]
-    fn look_at_copy(&mut self, context: &DecodeStream, id: TokenId) -> Result<(), Error> {
-        self.look(context, id)
-    }
 }
 
 /// Nobody looks.
@@ -115,17 +109,6 @@ struct CopiedToken {
     waits: bool,
 }
 
-/// What [`Generation::push_short`] did.
-#[derive(Debug)]
-pub(crate) enum ShortWay {
-    /// Nothing: the token is to be pushed the long way, which also tells what is wrong with it.
-    Refused,
-    /// Its own text may be shown at once, and is all there is.
-    Shown,
-    /// It was pushed. What may be shown is the next chunk.
-    Pushed(Pushed),
-}
-
 /// Records that were handed out.
 #[derive(Clone, Copy, Debug, Default)]
 struct HandedRecords {
@@ -203,36 +186,18 @@ impl Generation {
         copy.is_some()
     }
 
-    /// Pushes one id, if that cannot fail.
-    #[inline]
-    pub(crate) fn push_short<O: Observer>(
-        &mut self,
-        table: &Table,
-        id: TokenId,
-        observer: &mut O,
-    ) -> Result<ShortWay, Error> {
-        match self.copy_of(table, id) {
-            Some(copy) if !copy.waits => {
-                observer.look_at_copy(&self.stream, id)?;
-                self.count_copy(&copy);
-                Ok(ShortWay::Shown)
-            }
-            _ => self.push_known(id, observer),
-        }
-    }
-
-    /// Pushes one id that is not shown as it is, if that cannot fail.
+    /// Pushes one id, if that cannot fail: what became of it. What may be shown is the next chunk.
     pub(crate) fn push_known<O: Observer>(
         &mut self,
         id: TokenId,
         observer: &mut O,
-    ) -> Result<ShortWay, Error> {
+    ) -> Result<Option<Pushed>, Error> {
         if self.ended || self.scope.is_some() || self.ends_at_token(id) {
-            return Ok(ShortWay::Refused);
+            return Ok(None);
         }
         self.count_copied();
         if !self.stream.admits(id) {
-            return Ok(ShortWay::Refused);
+            return Ok(None);
         }
         observer.look(&self.stream, id)?;
         let (before, counts) = (self.stream.unhanded().len(), self.stops_count());
@@ -241,7 +206,7 @@ impl Generation {
         let completion = self.search(before, self.stream.unhanded().len(), counts);
         let stopped = completion.map(|completion| self.end_at_string(completion));
         self.update_copies();
-        Ok(ShortWay::Pushed(Pushed {
+        Ok(Some(Pushed {
             kept: 1,
             stopped: stopped.transpose()?,
         }))

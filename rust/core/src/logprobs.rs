@@ -638,11 +638,6 @@ impl Observer for TextWriter<'_> {
         }
         Ok(())
     }
-
-    fn look_at_copy(&mut self, _stream: &DecodeStream, id: TokenId) -> Result<(), Error> {
-        self.texts.push_own(id);
-        Ok(())
-    }
 }
 
 /// Fills in the logprobs of a prompt: each token in the context of the prompt before it.

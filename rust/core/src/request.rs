@@ -6,7 +6,7 @@ use crate::event::{
     EngineUpdate, Event, FinishKind, FinishReason, Finished, SampledDelta, SampledSoFar, Start,
     TextDelta, TokenUsage,
 };
-use crate::generation::{Generation, Pushed, ShortWay};
+use crate::generation::{Generation, Observer, Pushed};
 use crate::logprobs::{self, GivenLogprobs, PositionLogprobs, SampledWriter};
 use crate::options::TextDecodeOptions;
 use crate::stop::Stop;
@@ -304,24 +304,24 @@ impl RequestDecoder {
         // Of most there is nothing to write down.
         let is_plain = update.logprobs.is_none()
             && (!self.events.token_texts || writer.is_own_text(generation.stream(), id));
-        let way = if is_plain {
-            generation.push_known(id, &mut ())
-        } else if let Some(table) = self.tokenizer.table() {
-            generation.push_short(table, id, &mut writer)
+        let table = self.tokenizer.table().filter(|_| !is_plain);
+        let (decoded, pushed) = if let Some(table) = table
+            && generation.show_copied(table, id)
+        {
+            // Its context is the same before and after.
+            writer.look(generation.stream(), id)?;
+            let text = table.copied_text(id).unwrap_or_default();
+            (Some(DecodedText::of_token(id, text)), Pushed::all(1))
         } else {
-            return Ok(None);
-        };
-        let (decoded, pushed) = match way? {
-            ShortWay::Refused => return Ok(None),
-            ShortWay::Pushed(pushed) => (generation.next_chunk(), pushed),
-            ShortWay::Shown => {
-                let text = self
-                    .tokenizer
-                    .table()
-                    .and_then(|table| table.copied_text(id));
-                let text = text.unwrap_or_default();
-                (Some(DecodedText::of_token(id, text)), Pushed::all(1))
-            }
+            let pushed = if is_plain {
+                generation.push_known(id, &mut ())
+            } else {
+                generation.push_known(id, &mut writer)
+            };
+            let Some(pushed) = pushed? else {
+                return Ok(None);
+            };
+            (generation.next_chunk(), pushed)
         };
         self.count_kept(1, update);
         if is_plain && decoded.is_none() && pushed.stopped.is_none() {

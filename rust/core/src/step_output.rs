@@ -3,7 +3,7 @@
 use crate::attribution::{DecodedText, TokenAttribution};
 use crate::batch::{BatchRequest, Slot};
 use crate::error::{Ended, Error};
-use crate::generation::{Generation, Pushed, ShortWay};
+use crate::generation::{Generation, Pushed};
 use crate::logprobs::{SampledText, TextWriter, TokenTexts};
 use crate::stop::StopMatch;
 use crate::table::Table;
@@ -191,20 +191,27 @@ impl StepOutput {
         generation: &mut Generation,
         id: TokenId,
     ) -> (Option<TokenId>, u32) {
+        if table.is_some_and(|table| generation.show_copied(table, id)) {
+            if let Some(texts) = &mut self.token_texts {
+                texts.push_own(id);
+            }
+            return (Some(id), 1);
+        }
+        (None, self.push_uncopied(slot, generation, id))
+    }
+
+    /// The same of an id that may not be shown as it is; how many count.
+    fn push_uncopied(&mut self, slot: Slot, generation: &mut Generation, id: TokenId) -> u32 {
         let fragments = generation.options().fragments;
         let before = self.token_texts.as_ref().map(TokenTexts::len);
-        let way = match (table, &mut self.token_texts) {
-            (None, _) => Ok(ShortWay::Refused),
-            (Some(table), None) => generation.push_short(table, id, &mut ()),
-            (Some(table), Some(texts)) => {
-                generation.push_short(table, id, &mut TextWriter { texts, fragments })
-            }
+        let way = match &mut self.token_texts {
+            None => generation.push_known(id, &mut ()),
+            Some(texts) => generation.push_known(id, &mut TextWriter { texts, fragments }),
         };
         match way {
-            Ok(ShortWay::Shown) => (Some(id), 1),
-            Ok(ShortWay::Refused) => (None, self.act_on(slot, generation, Action::Push(&[id]))),
-            Ok(ShortWay::Pushed(pushed)) => (None, self.count(slot, generation, pushed)),
-            Err(error) => (None, self.fail_behind(before, slot, error)),
+            Ok(Some(pushed)) => self.count(slot, generation, pushed),
+            Ok(None) => self.act_on(slot, generation, Action::Push(&[id])),
+            Err(error) => self.fail_behind(before, slot, error),
         }
     }
 
