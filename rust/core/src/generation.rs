@@ -6,7 +6,7 @@ use crate::context::Prompt;
 use crate::error::Error;
 use crate::options::{StopScope, TextDecodeOptions};
 use crate::section::{Part, SectionScanner, Stretch};
-use crate::stop::{Stop, StopMatch};
+use crate::stop::{Stop, StopMatch, StopStrings};
 use crate::stream::{DecodeStream, Pending, StreamOptions};
 use crate::table::Table;
 use crate::token::TokenId;
@@ -68,10 +68,8 @@ pub(crate) struct Generation {
     options: Arc<TextDecodeOptions>,
     /// How far the visible text is into the stop strings.
     stop_progress: Progress,
-    /// The next token may be text of its own.
-    copies: bool,
-    /// Something may be held back, so that it may not be shown at once.
-    holds: bool,
+    /// The next token's own text may be shown at once: nothing is pending or held back.
+    shows_copies: bool,
     ended: bool,
     /// Those the stream does not know of.
     copied: Copied,
@@ -97,16 +95,6 @@ struct ScopeReader {
 struct Copied {
     tokens: u64,
     bytes: usize,
-}
-
-/// A token whose own text is all that comes of it.
-struct CopiedToken {
-    /// Bytes of it.
-    len: usize,
-    /// How far the visible text would be into the stop strings behind it.
-    stop_progress: Progress,
-    /// Something would be held back, so that it may not be shown at once.
-    waits: bool,
 }
 
 /// Records that were handed out.
@@ -141,8 +129,7 @@ impl Generation {
             stream: Box::new(DecodeStream::open(tokenizer, prompt, stream)?),
             stop_progress: Progress::default(),
             options,
-            copies: false,
-            holds: true,
+            shows_copies: false,
             ended: false,
             copied: Copied::default(),
             kept_tokens: 0,
@@ -176,14 +163,43 @@ impl Generation {
     }
 
     /// Pushes one id if its own text, as [`Table::copied_text`] has it, is all that comes of it and may
-    /// be shown at once; says whether it did.
+    /// be shown at once; says whether it did. The context is the same before and after.
     #[inline]
     pub(crate) fn show_copied(&mut self, table: &Table, id: TokenId) -> bool {
-        let copy = self.copy_of(table, id).filter(|copy| !copy.waits);
-        if let Some(copy) = &copy {
-            self.count_copy(copy);
+        if !self.shows_copies || self.ends_at_token(id) {
+            return false;
         }
-        copy.is_some()
+        let Some(len) = table.copied_len(id) else {
+            return false;
+        };
+        if let Some(stops) = &self.options.stop {
+            let Some(progress) = self.progress_behind(stops, table, id) else {
+                return false;
+            };
+            self.stop_progress = progress;
+        }
+        self.copied.tokens += 1;
+        self.copied.bytes += len;
+        self.kept_tokens += 1;
+        true
+    }
+
+    /// How far the text is into the stop strings behind the token's own, if that has none of them and
+    /// need not be held back.
+    #[inline]
+    fn progress_behind(&self, stops: &StopStrings, table: &Table, id: TokenId) -> Option<Progress> {
+        if self.scope.is_some() {
+            return None;
+        }
+        let mut progress = self.stop_progress;
+        let kinds = table.byte_kinds(id);
+        if kinds.is_some_and(|kinds| stops.passes_over(progress, kinds)) {
+            return Some(progress);
+        }
+        let text = table.copied_text(id)?;
+        let found = stops.search(&mut progress, text, self.stops_count());
+        let waits = !self.options.include_stop && stops.held(progress) > 0;
+        (found.is_none() && !waits).then_some(progress)
     }
 
     /// Pushes one id, if that cannot fail: what became of it. What may be shown is the next chunk.
@@ -212,55 +228,6 @@ impl Generation {
         }))
     }
 
-    /// What a copy of the token would do, if nothing else would come of it. Its context is the same
-    /// before and after.
-    #[inline]
-    fn copy_of(&self, table: &Table, id: TokenId) -> Option<CopiedToken> {
-        if !self.copies || self.ends_at_token(id) {
-            return None;
-        }
-        let Some(stops) = &self.options.stop else {
-            return self.unread_copy(table, id).filter(|_| !self.holds);
-        };
-        if self.scope.is_some() {
-            return None;
-        }
-        let kinds = table.byte_kinds(id);
-        if kinds.is_some_and(|kinds| stops.passes_over(self.stop_progress, kinds)) {
-            return self.unread_copy(table, id);
-        }
-        let text = table.copied_text(id)?;
-        let mut stop_progress = self.stop_progress;
-        let found = stops.search(&mut stop_progress, text, self.stops_count());
-        if found.is_some() {
-            return None;
-        }
-        let held = !self.options.include_stop && stops.held(stop_progress) > 0;
-        Some(CopiedToken {
-            len: text.len(),
-            stop_progress,
-            waits: held || self.holds,
-        })
-    }
-
-    /// A copy whose text has nothing to do with stop strings.
-    #[inline]
-    fn unread_copy(&self, table: &Table, id: TokenId) -> Option<CopiedToken> {
-        Some(CopiedToken {
-            len: table.copied_len(id)?,
-            stop_progress: self.stop_progress,
-            waits: self.holds,
-        })
-    }
-
-    #[inline]
-    fn count_copy(&mut self, copy: &CopiedToken) {
-        self.stop_progress = copy.stop_progress;
-        self.copied.tokens += 1;
-        self.copied.bytes += copy.len;
-        self.kept_tokens += 1;
-    }
-
     /// Tells the stream of the tokens it does not know of.
     fn count_copied(&mut self) {
         let Copied { tokens, bytes } = std::mem::take(&mut self.copied);
@@ -273,8 +240,7 @@ impl Generation {
 
     /// To be called when the stream was changed.
     fn update_copies(&mut self) {
-        self.copies = self.stream.copies();
-        self.holds = self.options.min_bytes_to_buffer > 0 || !self.stream.steps_copy();
+        self.shows_copies = self.options.min_bytes_to_buffer == 0 && self.stream.steps_copy();
     }
 
     /// Runs `change`, which pushes `ids` at most and may finish; if it fails, nothing has changed.

@@ -267,12 +267,6 @@ impl DecodeStream {
         self.steps_copy
     }
 
-    /// Whether the next token's own text may be all that comes of it.
-    pub(crate) fn copies(&self) -> bool {
-        self.transcript.is_none()
-            && matches!(&self.decoder, Decoder::Exact(decoder) if decoder.copies())
-    }
-
     /// Counts such steps that were made elsewhere, of a stream that keeps no output.
     pub(crate) fn count_copied(&mut self, tokens: u64, bytes: usize) {
         self.token_count += tokens;
